@@ -1,0 +1,64 @@
+# Every target has a ## line; `make` prints them. CI calls only make.
+GO      ?= go
+BIN     := bin
+# Where the tools unpack servers that Debian stable does not have; ignored by git.
+CACHE   := $(CURDIR)/.cache
+STATICCHECK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+MYSQLD    := $(CACHE)/mysql/mysqld
+KAFKA_DIR := $(CACHE)/kafka
+GOTEST    := $(GO) test -race -timeout 15m
+
+.PHONY: help setup setup-all build demo test lint fmt bench integration life soak mysql kafka ci clean
+
+help: ## Show this list.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Install what make test and make demo need (a MariaDB or MySQL server, by apt).
+	@tools/install-deps.sh server
+
+setup-all: ## Install what CI needs too: Java and Maven for Apache Kafka, kcat, Python clients.
+	@tools/install-deps.sh server kafka clients
+
+build: ## Build bin/cellog.
+	$(GO) build -trimpath -o $(BIN)/cellog ./cmd/cellog
+
+demo: setup build ## Run a city in fast motion for a minute, then verify and settle the books.
+	$(BIN)/cellog demo --for 60s
+
+test: setup ## Run all tests with the race detector (private MariaDB servers, embedded broker).
+	$(GOTEST) ./...
+
+lint: ## Check formatting, go vet, staticcheck and the shell scripts' syntax.
+	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt -w these:"; echo "$$out"; exit 1; }
+	$(GO) vet ./...
+	$(STATICCHECK) ./...
+	@for f in $$(git ls-files 'tools/*.sh' .ci/run); do bash -n $$f || exit 1; done
+
+fmt: ## Format all Go files.
+	gofmt -w $$(git ls-files '*.go')
+
+bench: setup ## Run the benchmarks that back docs/benchmarks.md.
+	$(GO) test -run '^$$' -bench . -benchmem -timeout 60m ./...
+
+mysql: ## Unpack a MySQL server into .cache/mysql.
+	@test -x $(MYSQLD) || tools/get-mysql.sh $(CACHE)/mysql
+
+kafka: ## Fetch an Apache Kafka broker into .cache/kafka.
+	@test -x $(KAFKA_DIR)/broker || { tools/install-deps.sh kafka && tools/get-kafka.sh $(KAFKA_DIR); }
+
+integration: mysql kafka ## Run the storage, cdc and life suites on MySQL, and the cdc and life suites on Apache Kafka.
+	CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$(MYSQLD) $(GOTEST) -count=1 ./storage/... ./cdc/... ./tests/life/...
+	CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) $(GOTEST) -count=1 ./internal/kafka/... ./cdc/... ./tests/life/...
+
+life: setup ## Run only the tests that take cells from HTTP to the index, with crashes in between.
+	$(GOTEST) -count=1 -v ./tests/life/...
+
+soak: setup ## Run the seeded random suites for a long time (CELLOG_SOAK=10m by default).
+	CELLOG_SOAK=$${CELLOG_SOAK:-10m} $(GO) test -race -count=1 -timeout 6h ./cdc/... ./storage/... ./tests/life/...
+
+ci: ## What CI runs.
+	.ci/run
+
+clean: ## Remove build results; unpacked servers in .cache stay.
+	rm -rf $(BIN)

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# install-deps.sh WHAT...: install what is missing on Debian, nothing where all is there. WHAT is any of
+#   server   a MariaDB or MySQL server for the private servers of `cellog dev` and of the tests
+#   kafka    Java and Maven, with which get-kafka.sh fetches an Apache Kafka broker
+#   clients  kcat and the Python clients that the interoperability tests drive
+# Needs root (or sudo) only when something is missing.
+set -euo pipefail
+missing=()
+need() { # need PACKAGE COMMAND...: PACKAGE unless one of the commands is there
+  local package=$1 c; shift
+  for c in "$@"; do command -v "$c" >/dev/null 2>&1 && return; [ -x "/usr/sbin/$c" ] && return; done
+  missing+=("$package")
+}
+for what in "${@:-server}"; do
+  case $what in
+    server)
+      [ -n "${CELLOG_MYSQLD:-}" ] || need mariadb-server-core mariadbd mysqld ;;
+    kafka)
+      need default-jre-headless java; need maven mvn ;;
+    clients)
+      need kcat kcat kafkacat
+      python3 -c 'import kafka' >/dev/null 2>&1 || missing+=(python3-kafka)
+      python3 -c 'import confluent_kafka' >/dev/null 2>&1 || missing+=(python3-confluent-kafka) ;;
+    *) echo "install-deps.sh: $what: want server, kafka or clients" >&2; exit 2 ;;
+  esac
+done
+[ ${#missing[@]} -eq 0 ] && exit 0
+echo "install-deps.sh: installing ${missing[*]}" >&2
+sudo=; [ "$(id -u)" = 0 ] || sudo=sudo
+if ! command -v apt-get >/dev/null; then
+  echo "install-deps.sh: no apt-get here; install these by hand: ${missing[*]}" >&2; exit 1
+fi
+export DEBIAN_FRONTEND=noninteractive
+$sudo apt-get -qq update
+for p in "${missing[@]}"; do
+  case $p in
+    mariadb-server-core) $sudo apt-get -qq install -y --no-install-recommends mariadb-server-core >/dev/null ||
+      $sudo apt-get -qq install -y --no-install-recommends mariadb-server >/dev/null ;;
+    python3-confluent-kafka) $sudo apt-get -qq install -y --no-install-recommends "$p" >/dev/null 2>&1 ||
+      python3 -m pip install -q --break-system-packages confluent-kafka ;;
+    *) $sudo apt-get -qq install -y --no-install-recommends "$p" >/dev/null ;;
+  esac
+done
