@@ -1,0 +1,182 @@
+package config
+
+import (
+	"fmt"
+	"net"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cellog/cellog"
+)
+
+// problem is a mistake of meaning, with the YAML path of its value.
+type problem struct{ path, text string }
+
+var (
+	clusterName = regexp.MustCompile(`^[a-z][a-z0-9-]{0,62}$`)
+	nodeName    = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
+	topicPrefix = regexp.MustCompile(`^[A-Za-z0-9._-]{0,100}$`)
+)
+
+type checker struct{ problems []problem }
+
+func (c *checker) bad(path, format string, args ...any) {
+	c.problems = append(c.problems, problem{"$." + path, fmt.Sprintf(format, args...)})
+}
+
+func (c *Config) check() []problem {
+	var k checker
+	k.kafka(&c.Kafka)
+	k.clusters(c.Clusters)
+	k.datastores(c.Datastores)
+	k.addr("worker.listen", c.Worker.Listen, true)
+	k.duration("worker.shutdown_grace", c.Worker.ShutdownGrace, 0, time.Hour)
+	k.duration("worker.put_timeout", c.Worker.PutTimeout, time.Millisecond, time.Hour)
+	k.duration("worker.read_timeout", c.Worker.ReadTimeout, time.Millisecond, time.Hour)
+	k.limits(&c.Limits)
+	for i, name := range c.Tailer.Clusters {
+		known := false
+		for _, cl := range c.Clusters {
+			known = known || cl.Name == name
+		}
+		if !known {
+			k.bad(fmt.Sprintf("tailer.clusters[%d]", i), "%q is not among the clusters of this file", name)
+		}
+	}
+	k.duration("tailer.heartbeat_interval", c.Tailer.HeartbeatInterval, 10*time.Millisecond, time.Minute)
+	k.number("tailer.transaction_cells", int64(c.Tailer.TransactionCells), 1, 1<<20)
+	if c.Indexer.Group == "" {
+		k.bad("indexer.group", "must not be empty")
+	}
+	k.addr("admin.listen", c.Admin.Listen, true)
+	k.duration("admin.max_lag", c.Admin.MaxLag, 10*time.Millisecond, 24*time.Hour)
+	k.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
+	k.oneOf("log.format", c.Log.Format, "text", "json")
+	return k.problems
+}
+
+func (k *checker) kafka(c *Kafka) {
+	if len(c.Brokers) == 0 {
+		k.bad("kafka.brokers", "want at least one HOST:PORT")
+	}
+	for i, b := range c.Brokers {
+		k.addr(fmt.Sprintf("kafka.brokers[%d]", i), b, false)
+	}
+	if !topicPrefix.MatchString(c.Prefix) {
+		k.bad("kafka.prefix", "%.40q: want up to 100 letters, digits, dots, underscores or hyphens", c.Prefix)
+	}
+	k.number("kafka.replication", int64(c.Replication), 0, 32767)
+	k.number("kafka.min_isr", int64(c.MinISR), 0, 32767)
+	if c.Replication > 0 && c.MinISR > c.Replication {
+		k.bad("kafka.min_isr", "%d is more than kafka.replication %d: nothing could be written", c.MinISR, c.Replication)
+	}
+}
+
+func (k *checker) clusters(clusters []Cluster) {
+	if len(clusters) == 0 {
+		k.bad("clusters", "want at least one storage cluster")
+	}
+	names, nodes, addrs := map[string]bool{}, map[string]bool{}, map[string]string{}
+	for i := range clusters {
+		c := &clusters[i]
+		at := fmt.Sprintf("clusters[%d]", i)
+		if !clusterName.MatchString(c.Name) {
+			k.bad(at+".name", "%.80q: want a lower-case letter and up to 62 lower-case letters, digits or hyphens", c.Name)
+		} else if names[c.Name] {
+			k.bad(at+".name", "there is already a cluster %q", c.Name)
+		}
+		names[c.Name] = true
+		if len(c.Nodes) == 0 {
+			k.bad(at+".nodes", "want at least one node")
+		}
+		for j, n := range c.Nodes {
+			at := fmt.Sprintf("%s.nodes[%d]", at, j)
+			if !nodeName.MatchString(n.Name) {
+				k.bad(at+".name", "%.80q: want up to 63 letters, digits, dots, underscores or hyphens", n.Name)
+			} else if nodes[n.Name] {
+				k.bad(at+".name", "there is already a node %q", n.Name)
+			}
+			nodes[n.Name] = true
+			if !strings.HasPrefix(n.Addr, "/") {
+				k.addr(at+".addr", n.Addr, false)
+			}
+			if other := addrs[n.Addr]; other != "" {
+				k.bad(at+".addr", "node %q has the same address", other)
+			}
+			addrs[n.Addr] = n.Name
+		}
+		for _, a := range c.Accounts.all() {
+			at := at + ".accounts." + a.name
+			if a.account.PasswordFile != "" && a.account.PasswordEnv != "" {
+				k.bad(at+".password_env", "password_file is set too: want one of the two")
+			}
+			if a.account.User == "" && (a.account.PasswordFile != "" || a.account.PasswordEnv != "") {
+				k.bad(at, "a password without a user")
+			}
+		}
+	}
+}
+
+func (k *checker) datastores(all []Datastore) {
+	seen := map[string]bool{}
+	for i, d := range all {
+		at := fmt.Sprintf("datastores[%d]", i)
+		if err := cellog.CheckDatastore(d.Name); err != nil {
+			k.bad(at+".name", "%v", err)
+		} else if seen[d.Name] {
+			k.bad(at+".name", "there is already a datastore %q", d.Name)
+		}
+		seen[d.Name] = true
+		k.oneOf(at+".ack", d.Ack, "primary")
+	}
+}
+
+func (k *checker) limits(c *Limits) {
+	// A MEDIUMBLOB holds 16 MiB, and a stored body may be a little longer than
+	// its JSON.
+	k.size("limits.body_bytes", c.BodyBytes, 1, 15<<20)
+	k.number("limits.json_depth", int64(c.JSONDepth), 1, 10000)
+	k.number("limits.batch_cells", int64(c.BatchCells), 1, 1000000)
+	k.size("limits.batch_bytes", c.BatchBytes, 1, 1<<30)
+	k.size("limits.queue_bytes", c.QueueBytes, 1, 1<<40)
+	if c.QueueBytes < c.BodyBytes {
+		k.bad("limits.queue_bytes", "%v is less than limits.body_bytes %v: such a cell could never be put", c.QueueBytes, c.BodyBytes)
+	}
+}
+
+func (k *checker) addr(path, v string, emptyHost bool) {
+	host, port, err := net.SplitHostPort(v)
+	n, perr := strconv.Atoi(port)
+	if err != nil || perr != nil || n < 0 || n > 65535 || !emptyHost && (host == "" || n == 0) {
+		k.bad(path, "%.80q: want HOST:PORT", v)
+	}
+}
+
+func (k *checker) duration(path string, v, low, high time.Duration) {
+	if v < low || v > high {
+		k.bad(path, "%v: want %v to %v", v, low, high)
+	}
+}
+
+func (k *checker) number(path string, v, low, high int64) {
+	if v < low || v > high {
+		k.bad(path, "%d: want %d to %d", v, low, high)
+	}
+}
+
+func (k *checker) size(path string, v, low, high Bytes) {
+	if v < low || v > high {
+		k.bad(path, "%v: want %v to %v", v, low, high)
+	}
+}
+
+func (k *checker) oneOf(path, v string, want ...string) {
+	for _, w := range want {
+		if v == w {
+			return
+		}
+	}
+	k.bad(path, "%.40q: want %s", v, strings.Join(want, ", "))
+}

@@ -1,0 +1,195 @@
+package config
+
+import "time"
+
+// Config is a whole configuration file. Its zero value is not usable; Default
+// gives the values of everything that a file leaves out.
+type Config struct {
+	Kafka Kafka `yaml:"kafka"`
+	// Clusters seed the list of MySQL servers. What is where is asked of the
+	// servers themselves.
+	Clusters []Cluster `yaml:"clusters"`
+	// Datastores hold options of datastores; one that is not listed has the
+	// defaults. Which datastores exist is kept in cellog_meta.datastores.
+	Datastores []Datastore `yaml:"datastores"`
+	Worker     Worker      `yaml:"worker"`
+	Limits     Limits      `yaml:"limits"`
+	Tailer     Tailer      `yaml:"tailer"`
+	Indexer    Indexer     `yaml:"indexer"`
+	Trigger    Trigger     `yaml:"trigger"`
+	Admin      Admin       `yaml:"admin"`
+	Log        Log         `yaml:"log"`
+}
+
+// Kafka says where the stream is.
+type Kafka struct {
+	// Brokers are the seed brokers, HOST:PORT. At least one.
+	Brokers []string `yaml:"brokers"`
+	// Prefix stands before every topic's name. Default empty.
+	Prefix string `yaml:"prefix"`
+	// Replication is the replication factor of topics that cellog makes.
+	// Default 3 (1 on one broker); zero means the default.
+	Replication int `yaml:"replication"`
+	// MinISR is the min.insync.replicas of topics that cellog makes. Default
+	// 2 (1 on one broker); zero means the default.
+	MinISR int `yaml:"min_isr"`
+}
+
+// Cluster is one storage cluster: a master and its minions. Which node is
+// master MySQL itself says.
+type Cluster struct {
+	// Name is the cluster's name, [a-z][a-z0-9-]{0,62}. Required.
+	Name string `yaml:"name"`
+	// Nodes are the cluster's servers. At least one.
+	Nodes []Node `yaml:"nodes"`
+	// Accounts are those that cellog's parts use, the same on every node.
+	Accounts Accounts `yaml:"accounts"`
+}
+
+// Node is one MySQL server.
+type Node struct {
+	// Name is the node's name, unique in the file. Required.
+	Name string `yaml:"name"`
+	// Addr is HOST:PORT or the path of a unix socket. Required.
+	Addr string `yaml:"addr"`
+}
+
+// Accounts are MySQL accounts by what they are for. A role needs only its own.
+type Accounts struct {
+	// Worker writes and reads cells; it cannot UPDATE or DELETE in entity.
+	Worker Account `yaml:"worker"`
+	// Tailer reads the binlog and entity, and writes heartbeats.
+	Tailer Account `yaml:"tailer"`
+	// Indexer writes index tables.
+	Indexer Account `yaml:"indexer"`
+	// Admin makes databases and inspects servers (datastore, doctor, verify).
+	Admin Account `yaml:"admin"`
+}
+
+// Account is a user and where its password comes from; at most one of the two
+// sources may be set, and none means an empty password.
+type Account struct {
+	User string `yaml:"user"`
+	// PasswordFile is a file that holds the password; one newline at its end
+	// is not part of it. A relative path is relative to the configuration.
+	PasswordFile string `yaml:"password_file"`
+	// PasswordEnv names the environment variable that holds the password.
+	PasswordEnv string `yaml:"password_env"`
+
+	// Password is what Load found there.
+	Password Secret `yaml:"-"`
+}
+
+// Datastore holds the options of one datastore.
+type Datastore struct {
+	Name string `yaml:"name"`
+	// Ack says what a 201 waits for. Only "primary" exists so far. Default
+	// primary.
+	Ack string `yaml:"ack"`
+	// MergedTopic also publishes every column to <datastore>._all. Default
+	// false.
+	MergedTopic bool `yaml:"merged_topic"`
+}
+
+// Worker is the HTTP node.
+type Worker struct {
+	// Listen is the address of the HTTP API. Default 127.0.0.1:8080.
+	Listen string `yaml:"listen"`
+	// ShutdownGrace is how long a stop waits for requests in flight. Default
+	// 10s.
+	ShutdownGrace time.Duration `yaml:"shutdown_grace"`
+	// PutTimeout is how long a put may take before it is answered with 504.
+	// Default 5s.
+	PutTimeout time.Duration `yaml:"put_timeout"`
+	// ReadTimeout is how long a read may take. Default 5s.
+	ReadTimeout time.Duration `yaml:"read_timeout"`
+}
+
+// Limits bound what one request may ask for.
+type Limits struct {
+	// BodyBytes is the largest JSON body. Default 8MiB.
+	BodyBytes Bytes `yaml:"body_bytes"`
+	// JSONDepth is the deepest nesting of a body. Default 1000.
+	JSONDepth int `yaml:"json_depth"`
+	// BatchCells is the largest number of cells in one batch. Default 10000.
+	BatchCells int `yaml:"batch_cells"`
+	// BatchBytes is the largest body of a batch. Default 64MiB.
+	BatchBytes Bytes `yaml:"batch_bytes"`
+	// QueueBytes bounds the cells that wait for their shard; beyond it puts
+	// are answered with 429. Default 256MiB.
+	QueueBytes Bytes `yaml:"queue_bytes"`
+}
+
+// Tailer turns binlogs into Kafka records.
+type Tailer struct {
+	// Clusters are those that this process tails. Default all.
+	Clusters []string `yaml:"clusters"`
+	// TailMaster allows to tail a master whose minions are all gone: a reader
+	// may then see cells that no other machine has. Default false.
+	TailMaster bool `yaml:"tail_master"`
+	// HeartbeatInterval is how often a heartbeat is written. Default 500ms.
+	HeartbeatInterval time.Duration `yaml:"heartbeat_interval"`
+	// TransactionCells is the most cells of one Kafka transaction. Default
+	// 8000.
+	TransactionCells int `yaml:"transaction_cells"`
+}
+
+// Indexer keeps index tables in step.
+type Indexer struct {
+	// Schemas is the directory of index definitions, *.yml and *.yaml. A
+	// relative path is relative to the configuration. Default empty: no index.
+	Schemas string `yaml:"schemas"`
+	// Group is the consumer group. Default cellog-indexer.
+	Group string `yaml:"group"`
+}
+
+// Trigger runs functions on cells.
+type Trigger struct {
+	// Only names the compiled-in triggers to run. Default all.
+	Only []string `yaml:"only"`
+}
+
+// Admin is the port of operators and probes.
+type Admin struct {
+	// Listen is the address of /livez, /readyz and /metrics. Default
+	// 127.0.0.1:9180.
+	Listen string `yaml:"listen"`
+	// PProf also serves /debug/pprof/. Default false.
+	PProf bool `yaml:"pprof"`
+	// MaxLag is the lag from commit to Kafka at which /readyz fails. Default
+	// 10s.
+	MaxLag time.Duration `yaml:"max_lag"`
+}
+
+// Log says what is logged, to standard error.
+type Log struct {
+	// Level is debug, info, warn or error. Default info.
+	Level string `yaml:"level"`
+	// Format is text or json. Default text.
+	Format string `yaml:"format"`
+}
+
+// Default returns the values of what a file leaves out.
+func Default() Config {
+	return Config{
+		Worker: Worker{Listen: "127.0.0.1:8080", ShutdownGrace: 10 * time.Second, PutTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second},
+		Limits: Limits{BodyBytes: 8 << 20, JSONDepth: 1000, BatchCells: 10000, BatchBytes: 64 << 20, QueueBytes: 256 << 20},
+		Tailer: Tailer{HeartbeatInterval: 500 * time.Millisecond, TransactionCells: 8000},
+		Indexer: Indexer{
+			Group: "cellog-indexer",
+		},
+		Admin: Admin{Listen: "127.0.0.1:9180", MaxLag: 10 * time.Second},
+		Log:   Log{Level: "info", Format: "text"},
+	}
+}
+
+// Datastore returns the options of a datastore, the defaults if it is not
+// listed.
+func (c *Config) Datastore(name string) Datastore {
+	for _, d := range c.Datastores {
+		if d.Name == name {
+			return d
+		}
+	}
+	return Datastore{Name: name, Ack: "primary"}
+}
