@@ -108,6 +108,13 @@ func CellID(datastore string, shard ShardID, id AddedID) string {
 	return datastore + "/" + strconv.Itoa(int(shard)) + "/" + strconv.FormatInt(int64(id), 10)
 }
 
+// Get names a cell to be read: a version, or the newest one of a column.
+type Get struct {
+	Key
+	// Newest asks for the highest ref_key; Ref is then ignored.
+	Newest bool
+}
+
 // Outcome is what became of one put.
 type Outcome int
 

@@ -33,6 +33,10 @@ var (
 	// ErrNotFound is returned by reads of a cell that is not there.
 	ErrNotFound error = &coded{"not_found", "no such cell"}
 
+	// ErrTooMuch is returned for the part of a multi-get that would make the
+	// answer larger than its limit; get it by itself.
+	ErrTooMuch error = &coded{"answer_too_large", "the answer has no room for this cell, get it by itself"}
+
 	// ErrUnknownShard is returned when a shard's number is outside the
 	// datastore's.
 	ErrUnknownShard error = &coded{"unknown_shard", "the datastore has no such shard"}

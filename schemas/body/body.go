@@ -88,6 +88,13 @@ func AppendJSON(dst, stored []byte, max int) ([]byte, error) {
 	return out, nil
 }
 
+// Check verifies the format and the checksum of a stored body, but reads no
+// further. The error is an *Error with CodeCorrupt or CodeUnknownFormat.
+func Check(stored []byte) error {
+	_, _, err := unseal(stored)
+	return err
+}
+
 // seal appends header and payload to dst.
 func seal(dst []byte, format byte, payload []byte) []byte {
 	dst = append(dst, format)

@@ -1,0 +1,50 @@
+// Package mysql keeps cells in MySQL and MariaDB. It holds the only SQL for
+// the tables entity and shard_log.
+//
+//	st, err := mysql.New(mysql.Config{Clusters: clusters})
+//	err = st.Start(ctx)
+//	stored, errs := st.Write(ctx, "trips", 7, puts)
+//	cell, origin, err := st.Newest(ctx, "trips", row, "BASE", cellog.Master)
+//
+// # Promises
+//
+//  1. A shard's added_ids are 1, 2, 3, … in commit order, without holes: they
+//     are counted in shard_log, under its row's lock, which is held until the
+//     commit (an auto-increment is handed out before the commit and shows a
+//     reader ids out of order; a rejected duplicate burns one).
+//  2. A key is stored once. Write answers for each cell whether it was created,
+//     stood there with an equal body, or stands there with another one; also
+//     among the cells of one batch, where the first one counts.
+//  3. A write whose answer was lost is never guessed: the store takes the
+//     shard_log lock on a new connection, so that the old session can no longer
+//     commit, and then looks. If that cannot be done in time the error is
+//     storage.ErrOutcomeUnknown. Every other error means that nothing was kept.
+//  4. A column beyond the cluster's limit is refused before anything is kept;
+//     columns are counted in the transaction that stores their first cell.
+//  5. Every body that is read has its checksum verified.
+//
+// # Transactions
+//
+// A write is two packets (READ COMMITTED). The first takes the numbers:
+//
+//	START TRANSACTION; UPDATE shard_log … WHERE id = 1 AND epoch = e AND state = 'open'; SELECT …
+//
+// and the second one uses them; a failed INSERT ends it before the COMMIT:
+//
+//	INSERT INTO entity …; COMMIT
+//
+// Sessions that write have wait_timeout=3 and innodb_lock_wait_timeout=2: a
+// frozen worker holds a shard for three seconds at most. Idle connections are
+// dropped by this side after two.
+//
+// # Neighbours that fail
+//
+// A server that does not answer: its breaker opens, writes get ErrUnavailable
+// at once, reads of the master go to a minion and say that they may be stale.
+// A shard that has moved: the write touches no row, the store asks the servers
+// for the new route and goes on. A server that restarts: what was in flight is
+// resolved as in promise 3.
+//
+// Not promised: several processes may write to one shard; the order stays
+// strict, but they wait for each other's transactions.
+package mysql

@@ -1,0 +1,140 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/storage"
+)
+
+// ReadEntity returns the cells of one shard with after < added_id, in order,
+// at most limit of them and no more than PageBytes of bodies, which are in
+// stored form. db may be any server that holds the shard. The tailer reads so
+// when the binlog is gone.
+func ReadEntity(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID, after cellog.AddedID, limit int) ([]cellog.Cell, error) {
+	out, _, err := cells(ctx, db, datastore, shard, limit,
+		"SELECT "+cellFields+" FROM "+quote(datastore, shard)+".entity WHERE added_id > ? ORDER BY added_id LIMIT "+strconv.Itoa(limit), int64(after))
+	return out, err
+}
+
+// Log returns a shard's cells with after < added_id <= upTo in order, Body in
+// stored form, of one column unless it is empty. more says that the page ended
+// before upTo.
+func (s *Store) Log(ctx context.Context, datastore string, shard cellog.ShardID, after, upTo cellog.AddedID, column string, limit int, from cellog.ReadFrom) (out []cellog.Cell, more bool, o cellog.Origin, err error) {
+	o, err = s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
+		q := "SELECT " + cellFields + " FROM " + name + ".entity WHERE added_id > ? AND added_id <= ?"
+		args := []any{int64(after), int64(upTo)}
+		if column != "" {
+			q += " AND column_name = ?"
+			args = append(args, column)
+		}
+		q += " ORDER BY added_id LIMIT " + strconv.Itoa(limit+1)
+		out, more, err = cells(ctx, db, datastore, shard, limit, q, args...)
+		return err
+	})
+	return out, more, o, err
+}
+
+// Last returns the last added_id of a shard.
+func (s *Store) Last(ctx context.Context, datastore string, shard cellog.ShardID, from cellog.ReadFrom) (last cellog.AddedID, err error) {
+	_, err = s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
+		return db.QueryRowContext(ctx, "SELECT last_added_id FROM "+name+".shard_log WHERE id = 1").Scan(&last)
+	})
+	return last, err
+}
+
+// Before returns the highest added_id whose cell was created before a time,
+// or zero. Both are dense and never fall, so it is a binary search.
+func (s *Store) Before(ctx context.Context, datastore string, shard cellog.ShardID, at time.Time, from cellog.ReadFrom) (id cellog.AddedID, err error) {
+	_, err = s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
+		var hi cellog.AddedID
+		if err := db.QueryRowContext(ctx, "SELECT COALESCE(MAX(added_id), 0) FROM "+name+".entity").Scan(&hi); err != nil {
+			return err
+		}
+		lo := cellog.AddedID(0) // lo was created before, hi+1 was not
+		for lo < hi {
+			mid := lo + (hi-lo+1)/2
+			var created time.Time
+			err := db.QueryRowContext(ctx, "SELECT created_at FROM "+name+".entity WHERE added_id = ?", int64(mid)).Scan(&created)
+			if errors.Is(err, sql.ErrNoRows) {
+				return storage.ErrDamaged
+			}
+			if err != nil {
+				return err
+			}
+			if created.Before(at) {
+				lo = mid
+			} else {
+				hi = mid - 1
+			}
+		}
+		id = lo
+		return nil
+	})
+	return id, err
+}
+
+// Sequences sets the Sequence of each cell of a page of Log that starts behind
+// after, so that it counts the column's cells in the shard up to that cell.
+// They are counted in the entity table, from the last known place on. Only
+// pages of final cells may be counted, and with all columns or one: whatever
+// Log's filter was, no cell of a column on the page may be missing between.
+func (s *Store) Sequences(ctx context.Context, datastore string, shard cellog.ShardID, after cellog.AddedID, page []cellog.Cell, from cellog.ReadFrom) error {
+	if len(page) == 0 {
+		return nil
+	}
+	base := map[string]cellog.Sequence{}
+	for _, c := range page {
+		if _, ok := base[c.Column]; ok {
+			continue
+		}
+		n, err := s.countUpTo(ctx, datastore, shard, c.Column, after, from)
+		if err != nil {
+			return err
+		}
+		base[c.Column] = n
+	}
+	for i := range page {
+		c := &page[i]
+		base[c.Column]++
+		c.Sequence = base[c.Column]
+	}
+	last := page[len(page)-1].AddedID
+	for column, n := range base {
+		s.anchors.put(anchorKey{datastore, shard, column}, anchor{last, n})
+	}
+	return nil
+}
+
+// countUpTo counts a column's cells with added_id <= upTo.
+func (s *Store) countUpTo(ctx context.Context, datastore string, shard cellog.ShardID, column string, upTo cellog.AddedID, from cellog.ReadFrom) (cellog.Sequence, error) {
+	if upTo == 0 {
+		return 0, nil
+	}
+	key := anchorKey{datastore, shard, column}
+	a := s.anchors.get(key)
+	if a.id == upTo {
+		return a.n, nil
+	}
+	if a.id > upTo {
+		a = anchor{}
+	}
+	var n cellog.Sequence
+	_, err := s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
+		hint := "" // a short way: along the primary key
+		if upTo-a.id > 10_000 {
+			hint = " FORCE INDEX (cell)" // a long one: the index has all that is needed, without bodies
+		}
+		return db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+name+".entity"+hint+" WHERE column_name = ? AND added_id > ? AND added_id <= ?",
+			column, int64(a.id), int64(upTo)).Scan(&n)
+	})
+	if err != nil {
+		return 0, err
+	}
+	s.anchors.put(key, anchor{upTo, a.n + n})
+	return a.n + n, nil
+}

@@ -1,0 +1,68 @@
+package mysql
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cellog/cellog/storage"
+)
+
+type metrics struct {
+	cells          *prometheus.CounterVec
+	batchCells     prometheus.Histogram
+	writeSeconds   prometheus.Histogram
+	redos          prometheus.Counter
+	resolves       prometheus.Counter
+	duplicateLooks prometheus.Counter
+	staleRoutes    prometheus.Counter
+	nodeUp         *prometheus.GaugeVec
+}
+
+func newMetrics(reg prometheus.Registerer) *metrics {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: "cellog_storage_" + name, Help: help})
+	}
+	m := &metrics{
+		cells: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "cellog_storage_cells_total",
+			Help: "Cells that were written, by outcome: created, same, conflict, or the code of the error.",
+		}, []string{"outcome"}),
+		batchCells: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "cellog_storage_batch_cells", Help: "Cells per write transaction.",
+			Buckets: []float64{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024},
+		}),
+		writeSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "cellog_storage_write_seconds", Help: "Time of one write with all its attempts.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
+		}),
+		redos:          counter("redos_total", "Write attempts that kept nothing and were made again: deadlock, lock timeout, lost connection."),
+		resolves:       counter("resolves_total", "Writes whose answer was lost and whose outcome was looked up under the shard's lock."),
+		duplicateLooks: counter("duplicate_looks_total", "Write transactions that met a key which was taken."),
+		staleRoutes:    counter("route_looks_total", "Looks for a single shard's place, mostly after a stale route."),
+		nodeUp: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "cellog_storage_node_up", Help: "Whether a server answered the last look: 1 or 0.",
+		}, []string{"cluster", "node"}),
+	}
+	if reg != nil {
+		reg.MustRegister(m.cells, m.batchCells, m.writeSeconds, m.redos, m.resolves, m.duplicateLooks, m.staleRoutes, m.nodeUp)
+	}
+	return m
+}
+
+func (m *metrics) observeWrite(b *batch, took time.Duration) {
+	m.batchCells.Observe(float64(len(b.puts)))
+	m.writeSeconds.Observe(took.Seconds())
+	for i, err := range b.errs {
+		label := b.stored[i].Outcome.String()
+		if err != nil {
+			label = "error"
+			var c storage.Coder
+			if errors.As(err, &c) {
+				label = c.Code()
+			}
+		}
+		m.cells.WithLabelValues(label).Inc()
+	}
+}

@@ -1,0 +1,315 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/schemas/body"
+	"github.com/cellog/cellog/storage"
+)
+
+// PageBytes bounds the stored bodies of one page of a list: a page ends early
+// once it holds so many bytes, but has at least one cell.
+const PageBytes = 16 << 20
+
+const cellFields = "added_id, epoch, row_key, column_name, ref_key, body, created_at, traceparent"
+
+// scanCell reads the fields of a cell without its traceparent, or with it if
+// the row has it. Body is in stored form and is a copy.
+func scanCell(rows *sql.Rows, more ...any) (cellog.Cell, error) {
+	var c cellog.Cell
+	var row []byte
+	dest := append([]any{&c.AddedID, &c.Epoch, &row, &c.Column, &c.Ref, &c.Body, &c.CreatedAt}, more...)
+	if err := rows.Scan(dest...); err != nil {
+		return c, err
+	}
+	if len(row) != len(c.Row) {
+		return c, fmt.Errorf("added_id %d: row_key of %d bytes: %w", c.AddedID, len(row), storage.ErrDamaged)
+	}
+	copy(c.Row[:], row)
+	c.CreatedAt = c.CreatedAt.UTC()
+	if err := body.Check(c.Body); err != nil {
+		return c, fmt.Errorf("cell %s, added_id %d: %w (%w)", c.Key, c.AddedID, storage.ErrDamaged, err)
+	}
+	return c, nil
+}
+
+// querier is a pool or one connection.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// cells runs a query of cellFields. It stops after limit cells (0: all) or
+// PageBytes; more says that there were further ones.
+func cells(ctx context.Context, db querier, datastore string, shard cellog.ShardID, limit int, query string, args ...any) (out []cellog.Cell, more bool, err error) {
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, false, err
+	}
+	size := 0
+	err = each(rows, func() error {
+		if more = limit > 0 && len(out) == limit || size > PageBytes; more {
+			return errEnough
+		}
+		var trace sql.NullString
+		c, err := scanCell(rows, &trace)
+		if err != nil {
+			return err
+		}
+		c.Datastore, c.Shard, c.TraceParent = datastore, shard, trace.String
+		size += len(c.Body)
+		out = append(out, c)
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return out, more, err
+}
+
+var errEnough = errors.New("page is full")
+
+// reading runs f on a node of the shard's cluster. A master out of reach is
+// replaced by a minion, which the origin then says.
+func (s *Store) reading(ctx context.Context, datastore string, shard cellog.ShardID, from cellog.ReadFrom, f func(db *sql.DB, name string) error) (cellog.Origin, error) {
+	var candidates []*node
+	master := ""
+	route, err := s.routes.Route(datastore, shard)
+	switch {
+	case err == nil:
+		master = route.Cluster + "/" + route.Node
+		candidates = s.candidates(route, from)
+	case errors.Is(err, storage.ErrUnavailable):
+		for _, c := range s.clusters { // no master: any server that has it
+			candidates = append(candidates, c.nodes...)
+		}
+	default:
+		return cellog.Origin{}, err
+	}
+	var errs []error
+	for _, n := range candidates {
+		if !n.breaker.Allow() {
+			continue
+		}
+		err := f(n.read, quote(datastore, shard))
+		if unreachable(ctx, err) {
+			n.breaker.Failure()
+			errs = append(errs, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err))
+			continue
+		}
+		n.breaker.Success()
+		if mysqlconn.IsMissing(err) {
+			errs = append(errs, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err))
+			continue
+		}
+		o := cellog.Origin{Node: n.cluster + "/" + n.Name}
+		if o.Node != master {
+			o.From = cellog.Minion
+			o.Stale = from == cellog.Master
+		}
+		return o, err
+	}
+	if err := ctx.Err(); err != nil {
+		errs = append(errs, err)
+	}
+	return cellog.Origin{}, fmt.Errorf("datastore %q, shard %d: no server answered: %w (%w)", datastore, shard, storage.ErrUnavailable, errors.Join(errs...))
+}
+
+// candidates returns the cluster's nodes in the order in which to ask them.
+func (s *Store) candidates(route storage.Route, from cellog.ReadFrom) []*node {
+	var masters, minions []*node
+	for _, n := range s.byName[route.Cluster].nodes {
+		if n.Name == route.Node {
+			masters = append(masters, n)
+		} else {
+			minions = append(minions, n)
+		}
+	}
+	if from == cellog.Minion {
+		return append(minions, masters...)
+	}
+	return append(masters, minions...)
+}
+
+// unreachable tells a node that gave no answer from a statement's error.
+func unreachable(ctx context.Context, err error) bool {
+	return err != nil && ctx.Err() == nil && mysqlconn.IsLost(err)
+}
+
+// Newest returns the cell with the highest ref_key of a row's column, its Body
+// in stored form, or storage.ErrNotFound.
+func (s *Store) Newest(ctx context.Context, datastore string, row uuid.UUID, column string, from cellog.ReadFrom) (cellog.Cell, cellog.Origin, error) {
+	return s.one(ctx, datastore, row, from, "WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1", row[:], column)
+}
+
+// Version returns one cell, its Body in stored form, or storage.ErrNotFound.
+func (s *Store) Version(ctx context.Context, datastore string, key cellog.Key, from cellog.ReadFrom) (cellog.Cell, cellog.Origin, error) {
+	return s.one(ctx, datastore, key.Row, from, "WHERE row_key = ? AND column_name = ? AND ref_key = ?", key.Row[:], key.Column, int64(key.Ref))
+}
+
+func (s *Store) one(ctx context.Context, datastore string, row uuid.UUID, from cellog.ReadFrom, where string, args ...any) (cellog.Cell, cellog.Origin, error) {
+	list, _, o, err := s.list(ctx, datastore, row, from, 1, where, args...)
+	if err != nil {
+		return cellog.Cell{}, o, err
+	}
+	if len(list) == 0 {
+		return cellog.Cell{}, o, storage.ErrNotFound
+	}
+	return list[0], o, nil
+}
+
+func (s *Store) list(ctx context.Context, datastore string, row uuid.UUID, from cellog.ReadFrom, limit int, where string, args ...any) (out []cellog.Cell, more bool, o cellog.Origin, err error) {
+	n, err := s.Shards(datastore)
+	if err != nil {
+		return nil, false, o, err
+	}
+	shard := cellog.ShardOf(row, n)
+	o, err = s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
+		out, more, err = cells(ctx, db, datastore, shard, limit, "SELECT "+cellFields+" FROM "+name+".entity "+where, args...)
+		return err
+	})
+	return out, more, o, err
+}
+
+// Row returns the newest cell of each column of a row whose name is after the
+// given one, by name. more says that there are further columns.
+func (s *Store) Row(ctx context.Context, datastore string, row uuid.UUID, after string, limit int, from cellog.ReadFrom) (out []cellog.Cell, more bool, o cellog.Origin, err error) {
+	n, err := s.Shards(datastore)
+	if err != nil {
+		return nil, false, o, err
+	}
+	shard := cellog.ShardOf(row, n)
+	o, err = s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
+		q := "SELECT " + cellFields + " FROM " + name + ".entity JOIN (SELECT column_name AS c, MAX(ref_key) AS r FROM " + name +
+			".entity WHERE row_key = ? AND column_name > ? GROUP BY column_name) AS newest ON column_name = c AND ref_key = r WHERE row_key = ? ORDER BY column_name"
+		out, more, err = cells(ctx, db, datastore, shard, limit, q, row[:], after, row[:])
+		return err
+	})
+	return out, more, o, err
+}
+
+// Versions returns all cells of a row from (column, ref) on, included, ordered
+// by column name, then ref_key.
+func (s *Store) Versions(ctx context.Context, datastore string, start cellog.Key, limit int, from cellog.ReadFrom) ([]cellog.Cell, bool, cellog.Origin, error) {
+	return s.list(ctx, datastore, start.Row, from, limit,
+		"WHERE row_key = ? AND (column_name > ? OR column_name = ? AND ref_key >= ?) ORDER BY column_name, ref_key",
+		start.Row[:], start.Column, start.Column, int64(start.Ref))
+}
+
+// History returns the cells of a row's column from a ref_key on, included,
+// ordered by ref_key.
+func (s *Store) History(ctx context.Context, datastore string, start cellog.Key, limit int, from cellog.ReadFrom) ([]cellog.Cell, bool, cellog.Origin, error) {
+	return s.list(ctx, datastore, start.Row, from, limit, "WHERE row_key = ? AND column_name = ? AND ref_key >= ? ORDER BY ref_key",
+		start.Row[:], start.Column, int64(start.Ref))
+}
+
+// getsPerLook bounds the gets of one statement.
+const getsPerLook = 100
+
+// Get returns many cells, Body in stored form, asking each shard once per 100
+// of them. found[i] says whether get i has a cell. Answers beyond maxBytes of
+// stored bodies are left out: they have errs[i] set to storage.ErrTooMuch.
+func (s *Store) Get(ctx context.Context, datastore string, gets []cellog.Get, maxBytes int, from cellog.ReadFrom) (out []cellog.Cell, errs []error, o cellog.Origin, err error) {
+	n, err := s.Shards(datastore)
+	if err != nil {
+		return nil, nil, o, err
+	}
+	out, errs = make([]cellog.Cell, len(gets)), make([]error, len(gets))
+	byShard := map[cellog.ShardID][]int{}
+	var order []cellog.ShardID
+	for i, g := range gets {
+		shard := cellog.ShardOf(g.Row, n)
+		if byShard[shard] == nil {
+			order = append(order, shard)
+		}
+		byShard[shard] = append(byShard[shard], i)
+	}
+	left := maxBytes
+	for _, shard := range order {
+		for part := byShard[shard]; len(part) > 0; {
+			now := part[:min(len(part), getsPerLook)]
+			part = part[len(now):]
+			if left <= 0 {
+				for _, i := range now {
+					errs[i] = storage.ErrTooMuch
+				}
+				continue
+			}
+			po, used, err := s.getPart(ctx, datastore, shard, gets, now, out, errs, from)
+			if err != nil {
+				return nil, nil, po, err
+			}
+			left -= used
+			o = worse(o, po)
+		}
+	}
+	return out, errs, o, nil
+}
+
+// worse joins the origins of the parts of one answer: it is as stale as its
+// stalest part.
+func worse(a, b cellog.Origin) cellog.Origin {
+	switch {
+	case a.Node == "":
+		return b
+	case a.Node == b.Node:
+	default:
+		a.Node += "," + b.Node
+		if strings.Contains(","+strings.TrimSuffix(a.Node, ","+b.Node)+",", ","+b.Node+",") {
+			a.Node = strings.TrimSuffix(a.Node, ","+b.Node)
+		}
+	}
+	a.Stale = a.Stale || b.Stale
+	a.From = max(a.From, b.From)
+	return a
+}
+
+func (s *Store) getPart(ctx context.Context, datastore string, shard cellog.ShardID, gets []cellog.Get, part []int, out []cellog.Cell, errs []error, from cellog.ReadFrom) (cellog.Origin, int, error) {
+	used := 0
+	o, err := s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
+		used = 0
+		var sb strings.Builder
+		args := make([]any, 0, 4*len(part))
+		for k, i := range part {
+			if k > 0 {
+				sb.WriteString(" UNION ALL ")
+			}
+			g := gets[i]
+			sb.WriteString("(SELECT " + cellFields + ", ? AS i FROM " + name + ".entity WHERE row_key = ? AND column_name = ?")
+			args = append(args, i, g.Row[:], g.Column)
+			if g.Newest {
+				sb.WriteString(" ORDER BY ref_key DESC LIMIT 1)")
+			} else {
+				sb.WriteString(" AND ref_key = ?)")
+				args = append(args, int64(g.Ref))
+			}
+		}
+		for _, i := range part {
+			errs[i] = storage.ErrNotFound
+		}
+		rows, err := db.QueryContext(ctx, sb.String(), args...)
+		if err != nil {
+			return err
+		}
+		return each(rows, func() error {
+			var i int
+			var trace sql.NullString
+			c, err := scanCell(rows, &trace, &i)
+			if err != nil {
+				return err
+			}
+			c.Datastore, c.Shard, c.TraceParent = datastore, shard, trace.String
+			used += len(c.Body)
+			out[i], errs[i] = c, nil
+			return nil
+		})
+	})
+	return o, used, err
+}

@@ -1,0 +1,128 @@
+package mysql
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/schemas/body"
+	"github.com/cellog/cellog/storage"
+)
+
+// keysPerLook bounds the keys that one statement looks up.
+const keysPerLook = 250
+
+// lookUp calls found for each group whose key is in entity, with the stored
+// body, which is only valid during the call.
+func (t *tx) lookUp(ctx context.Context, groups []*group, found func(g *group, stored []byte, at cellog.Stored)) error {
+	for len(groups) > 0 {
+		part := groups[:min(len(groups), keysPerLook)]
+		groups = groups[len(part):]
+		var sb strings.Builder
+		sb.WriteString("SELECT added_id, epoch, row_key, column_name, ref_key, body, created_at FROM " + t.db + ".entity WHERE ")
+		args := make([]any, 0, 3*len(part))
+		for i, g := range part {
+			if i > 0 {
+				sb.WriteString(" OR ")
+			}
+			sb.WriteString("(row_key = ? AND column_name = ? AND ref_key = " + strconv.FormatInt(int64(g.key.Ref), 10) + ")")
+			args = append(args, g.key.Row[:], g.key.Column)
+		}
+		rows, err := t.conn.QueryContext(ctx, sb.String(), args...)
+		if err != nil {
+			return err
+		}
+		err = each(rows, func() error {
+			c, err := scanCell(rows)
+			if err != nil {
+				return err
+			}
+			if g := t.batch.byKey[c.Key]; g != nil && !g.decided {
+				found(g, c.Body, cellog.Stored{Shard: t.route.Shard, AddedID: c.AddedID, Epoch: c.Epoch, CreatedAt: c.CreatedAt})
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resolve finds out what became of an attempt whose answer was lost. It takes
+// the shard_log lock on a new connection: while it is held the old session has
+// either committed or never will. It tries until ctx is done.
+func (s *Store) resolve(ctx context.Context, route storage.Route, b *batch) error {
+	n, err := s.node(route)
+	if err != nil {
+		return err
+	}
+	for try := 1; ; try++ {
+		err := s.resolveOnce(ctx, n, route, b)
+		if err == nil {
+			return nil
+		}
+		if f := (finalError{}); errors.As(err, &f) {
+			return f.error
+		}
+		if !pause(ctx, min(try, 10)) {
+			return fmt.Errorf("%w (%w)", storage.ErrOutcomeUnknown, err)
+		}
+	}
+}
+
+func (s *Store) resolveOnce(ctx context.Context, n *node, route storage.Route, b *batch) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.TransactionTimeout)
+	defer cancel()
+	conn, err := n.write.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	t := &tx{s: s, conn: conn, route: route, db: quote(route.Datastore, route.Shard), batch: b, begun: true}
+	defer t.close()
+	rows, err := conn.QueryContext(ctx, begin+"SELECT epoch, last_added_id FROM "+t.db+".shard_log WHERE id = 1 FOR UPDATE")
+	if err != nil {
+		return err
+	}
+	var epoch cellog.Epoch
+	var last cellog.AddedID
+	if err := each(rows, func() error { return rows.Scan(&epoch, &last) }); err != nil {
+		return err
+	}
+	if epoch != route.Epoch {
+		return finalError{fmt.Errorf("%w: the shard went from epoch %d to %d", storage.ErrOutcomeUnknown, route.Epoch, epoch)}
+	}
+	type place struct {
+		stored []byte
+		at     cellog.Stored
+	}
+	open := b.open()
+	found := make(map[*group]place, len(open))
+	err = t.lookUp(ctx, open, func(g *group, stored []byte, at cellog.Stored) {
+		found[g] = place{append([]byte(nil), stored...), at}
+	})
+	if err != nil {
+		return err
+	}
+	if len(found) < len(open) {
+		// One transaction holds them all, so it did not commit. Whatever was
+		// found came from others, and the next attempt meets it as duplicates.
+		return finalError{fmt.Errorf("%w: the answer was lost and the transaction was not committed", errRedo)}
+	}
+	for _, g := range open {
+		p := found[g]
+		mine := p.at.AddedID == g.id && p.at.Epoch == route.Epoch
+		if equal, err := body.Equal(b.puts[g.members[0]].Body, p.stored); mine && err == nil && equal {
+			b.created(g, p.at)
+		} else {
+			b.stands(g, p.stored, p.at)
+		}
+	}
+	return nil
+}
+
+// finalError is a result of resolveOnce that another look cannot change.
+type finalError struct{ error }

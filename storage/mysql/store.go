@@ -1,0 +1,198 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/storage"
+)
+
+// node is one server with its two pools. The pools are made once; the rest is
+// guarded by mu.
+type node struct {
+	cluster string
+	storage.Node
+	write   *sql.DB // multi-statement sessions with short timeouts
+	read    *sql.DB
+	breaker *storage.Breaker
+
+	mu       sync.Mutex
+	writable bool
+	seen     bool // answered the last look
+}
+
+// cluster is a storage cluster and what is known of its columns.
+type cluster struct {
+	name    string
+	nodes   []*node
+	columns columnCache
+}
+
+// Store is the cell store. All methods may be called at the same time.
+type Store struct {
+	cfg      Config
+	routes   storage.Routes
+	clusters []*cluster
+	byName   map[string]*cluster
+	metrics  *metrics
+	anchors  *anchors
+
+	refresh refresher
+
+	mu     sync.Mutex
+	cancel context.CancelFunc // nil unless started
+	done   chan struct{}
+
+	// unlocked breaks the order protocol; only the test that must see the
+	// order break sets it.
+	unlocked bool
+}
+
+// New checks the configuration and makes a store; it connects to nothing yet.
+func New(cfg Config) (*Store, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	s := &Store{cfg: cfg, byName: map[string]*cluster{}, metrics: newMetrics(cfg.Registerer), anchors: newAnchors()}
+	for _, c := range cfg.Clusters {
+		cl := &cluster{name: c.Name}
+		for _, n := range c.Nodes {
+			nd, err := openNode(cfg, c.Name, n)
+			if err != nil {
+				return nil, errors.Join(err, s.closePools())
+			}
+			cl.nodes = append(cl.nodes, nd)
+		}
+		s.clusters = append(s.clusters, cl)
+		s.byName[c.Name] = cl
+	}
+	return s, nil
+}
+
+// openNode makes the pools. A writing session that goes quiet is ended by the
+// server after 3 s; the pool drops idle connections before that, and the
+// driver looks whether a connection was closed before it uses it.
+func openNode(cfg Config, cluster string, n storage.Node) (*node, error) {
+	base := mysqlconn.Config{
+		Addr: n.Addr, User: n.User, Password: n.Password,
+		DialTimeout: cfg.DialTimeout,
+		Session:     map[string]string{"time_zone": "'+00:00'"},
+	}
+	w := base
+	w.MultiStatements, w.MaxOpen = true, cfg.Writers
+	w.Session = map[string]string{"time_zone": "'+00:00'", "wait_timeout": "3", "innodb_lock_wait_timeout": "2"}
+	write, err := mysqlconn.Open(w)
+	if err != nil {
+		return nil, fmt.Errorf("storage/mysql: cluster %q, node %q: %w", cluster, n.Name, err)
+	}
+	write.SetConnMaxIdleTime(2 * time.Second)
+	write.SetMaxIdleConns(cfg.Writers)
+	r := base
+	r.MaxOpen = cfg.Readers
+	read, err := mysqlconn.Open(r)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("storage/mysql: cluster %q, node %q: %w", cluster, n.Name, err), write.Close())
+	}
+	read.SetMaxIdleConns(cfg.Readers)
+	read.SetConnMaxIdleTime(time.Minute)
+	return &node{cluster: cluster, Node: n, write: write, read: read, breaker: storage.NewBreaker()}, nil
+}
+
+func (s *Store) closePools() error {
+	var errs []error
+	for _, c := range s.clusters {
+		for _, n := range c.nodes {
+			errs = append(errs, n.write.Close(), n.read.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Start asks all servers what they hold, and returns when at least one has
+// answered; later looks follow in the background. Starting twice is safe.
+func (s *Store) Start(ctx context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cancel != nil {
+		return nil
+	}
+	if err := s.discover(ctx); err != nil {
+		return err
+	}
+	run, cancel := context.WithCancel(context.Background())
+	s.cancel, s.done = cancel, make(chan struct{})
+	go s.keepLooking(run, s.done)
+	return nil
+}
+
+// Stop ends the background look and closes all connections; calls in flight
+// fail. Stopping twice is safe; a stopped store stays stopped.
+func (s *Store) Stop(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cancel != nil {
+		s.cancel()
+		<-s.done
+	}
+	return s.closePools()
+}
+
+func (s *Store) keepLooking(ctx context.Context, done chan<- struct{}) {
+	defer close(done)
+	t := time.NewTicker(s.cfg.RefreshEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			if err := s.discover(ctx); err != nil && ctx.Err() == nil {
+				s.cfg.Logger.Warn("no storage server answers", "error", err)
+			}
+		}
+	}
+}
+
+// Datastore returns what the servers record about a datastore, or
+// storage.ErrUnknownDatastore.
+func (s *Store) Datastore(name string) (storage.Datastore, error) { return s.routes.Datastore(name) }
+
+// Datastores returns all datastores by name.
+func (s *Store) Datastores() []storage.Datastore { return s.routes.Datastores() }
+
+// Shards returns the number of a datastore's shards, or
+// storage.ErrUnknownDatastore.
+func (s *Store) Shards(datastore string) (int, error) {
+	d, err := s.routes.Datastore(datastore)
+	return d.Shards, err
+}
+
+// Route returns where a shard is open.
+func (s *Store) Route(datastore string, shard cellog.ShardID) (storage.Route, error) {
+	return s.routes.Route(datastore, shard)
+}
+
+// node returns the node a route names.
+func (s *Store) node(r storage.Route) (*node, error) {
+	if c := s.byName[r.Cluster]; c != nil {
+		for _, n := range c.nodes {
+			if n.Name == r.Node {
+				return n, nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("%v: no such node is configured: %w", r, storage.ErrUnavailable)
+}
+
+// quote returns a shard's database as an SQL name. Datastore names are
+// letters and digits, so nothing needs escaping.
+func quote(datastore string, shard cellog.ShardID) string {
+	return "`" + cellog.DatabaseName(datastore, shard) + "`"
+}

@@ -1,0 +1,421 @@
+package mysql
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/schemas/body"
+	"github.com/cellog/cellog/storage"
+)
+
+// maxAttempts bounds how often one Write starts over after a deadlock, a lock
+// timeout, a stale route or a lost connection that kept nothing.
+const maxAttempts = 5
+
+// errRedo marks an attempt that kept nothing and may be made again.
+var errRedo = errors.New("attempt undone")
+
+// errMaybe marks an attempt whose answer was lost after the INSERT was sent.
+var errMaybe = errors.New("answer lost")
+
+// group is the cells of a batch that share a key.
+type group struct {
+	key     cellog.Key
+	members []int // positions in the batch, first wins
+	id      cellog.AddedID
+	decided bool
+}
+
+// batch is one call of Write while it is worked on, by one goroutine.
+type batch struct {
+	puts   []cellog.Put
+	groups []*group
+	byKey  map[cellog.Key]*group
+	stored []cellog.Stored
+	errs   []error
+}
+
+// Write stores cells of one shard in one transaction, in their order. The Body
+// of each put is in stored form (schemas/body). For each put either errs[i] is
+// nil and stored[i] says how it ended, or errs[i] says why not:
+// storage.ErrOutcomeUnknown means that the cell may be stored, any other error
+// that nothing of it was kept. Write gives up when ctx is done; it does not
+// keep puts after it returns.
+func (s *Store) Write(ctx context.Context, datastore string, shard cellog.ShardID, puts []cellog.Put) (stored []cellog.Stored, errs []error) {
+	start := time.Now()
+	b := newBatch(puts)
+	var last error
+	for attempt := 0; attempt < maxAttempts && !b.done(); attempt++ {
+		if attempt > 0 && !pause(ctx, attempt) {
+			break
+		}
+		route, err := s.routes.Route(datastore, shard)
+		if err != nil {
+			last = err
+			if !errors.Is(err, storage.ErrUnavailable) {
+				break
+			}
+			s.lookFor(ctx, datastore, shard)
+			continue
+		}
+		err = s.attempt(ctx, route, b)
+		if errors.Is(err, errMaybe) {
+			s.metrics.resolves.Inc()
+			err = s.resolve(ctx, route, b)
+		}
+		switch {
+		case err == nil:
+		case errors.Is(err, storage.ErrStaleRoute):
+			s.lookFor(ctx, datastore, shard)
+		case errors.Is(err, errRedo):
+			s.metrics.redos.Inc()
+		default: // final: unknown outcome, or damage
+			b.fail(err)
+		}
+		last = err
+	}
+	if !b.done() {
+		b.fail(unavailable(ctx, last))
+	}
+	s.metrics.observeWrite(b, time.Since(start))
+	return b.stored, b.errs
+}
+
+// unavailable turns the last reason why nothing could be kept into an error
+// that says so.
+func unavailable(ctx context.Context, last error) error {
+	var c storage.Coder
+	switch {
+	case errors.As(last, &c):
+		return last
+	case last == nil:
+		last = ctx.Err()
+	}
+	return fmt.Errorf("%w (%w)", storage.ErrUnavailable, last)
+}
+
+// pause waits before another attempt; false when ctx is done.
+func pause(ctx context.Context, attempt int) bool {
+	t := time.NewTimer(time.Duration(attempt*attempt) * 5 * time.Millisecond)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+func newBatch(puts []cellog.Put) *batch {
+	b := &batch{
+		puts: puts, stored: make([]cellog.Stored, len(puts)), errs: make([]error, len(puts)),
+		byKey: make(map[cellog.Key]*group, len(puts)), groups: make([]*group, 0, len(puts)),
+	}
+	for i, p := range puts {
+		g := b.byKey[p.Key]
+		if g == nil {
+			g = &group{key: p.Key}
+			b.byKey[p.Key] = g
+			b.groups = append(b.groups, g)
+		}
+		g.members = append(g.members, i)
+	}
+	return b
+}
+
+func (b *batch) done() bool {
+	for _, g := range b.groups {
+		if !g.decided {
+			return false
+		}
+	}
+	return true
+}
+
+// open returns the groups that are not decided yet, in order.
+func (b *batch) open() []*group {
+	var out []*group
+	for _, g := range b.groups {
+		if !g.decided {
+			out = append(out, g)
+		}
+	}
+	return out
+}
+
+func (b *batch) fail(err error) {
+	for _, g := range b.groups {
+		if !g.decided {
+			b.refuse(g, err)
+		}
+	}
+}
+
+func (b *batch) refuse(g *group, err error) {
+	g.decided = true
+	for _, i := range g.members {
+		b.errs[i] = err
+	}
+}
+
+// created answers a group whose first member this batch has stored.
+func (b *batch) created(g *group, at cellog.Stored) {
+	first := b.puts[g.members[0]].Body
+	at.Outcome = cellog.Created
+	b.stored[g.members[0]] = at
+	b.compare(g, g.members[1:], first, at)
+	g.decided = true
+}
+
+// stands answers a group whose key was taken before this batch.
+func (b *batch) stands(g *group, stored []byte, at cellog.Stored) {
+	b.compare(g, g.members, stored, at)
+	g.decided = true
+}
+
+func (b *batch) compare(g *group, members []int, standing []byte, at cellog.Stored) {
+	for _, i := range members {
+		equal := bytes.Equal(b.puts[i].Body, standing)
+		if !equal {
+			var err error
+			if equal, err = body.Equal(b.puts[i].Body, standing); err != nil {
+				b.errs[i] = fmt.Errorf("cell %s: the body that stands cannot be compared: %w (%w)", g.key, storage.ErrDamaged, err)
+				continue
+			}
+		}
+		at.Outcome = cellog.Conflict
+		if equal {
+			at.Outcome = cellog.Same
+		}
+		b.stored[i] = at
+	}
+}
+
+// taken is what the first packet answers.
+type taken struct {
+	changed   int
+	last      cellog.AddedID
+	createdAt time.Time
+	readOnly  bool
+}
+
+// attempt makes one transaction. A nil error means that every group that could
+// be decided is; see errRedo, errMaybe and storage.ErrStaleRoute.
+func (s *Store) attempt(ctx context.Context, route storage.Route, b *batch) error {
+	n, err := s.node(route)
+	if err != nil {
+		return err
+	}
+	if !n.breaker.Allow() {
+		return fmt.Errorf("node %s/%s did not answer lately: %w: %w", n.cluster, n.Name, errRedo, storage.ErrUnavailable)
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.TransactionTimeout)
+	defer cancel()
+	conn, err := n.write.Conn(ctx)
+	if err != nil {
+		n.breaker.Failure()
+		s.lookFor(ctx, route.Datastore, route.Shard)
+		return fmt.Errorf("%w: %w", errRedo, err)
+	}
+	n.breaker.Success()
+	t := &tx{s: s, conn: conn, route: route, db: quote(route.Datastore, route.Shard), batch: b, columns: &s.byName[route.Cluster].columns}
+	defer t.close()
+	return t.run(ctx)
+}
+
+// tx is one attempt's transaction on one connection.
+type tx struct {
+	s       *Store
+	conn    *sql.Conn
+	route   storage.Route
+	db      string
+	batch   *batch
+	columns *columnCache
+	added   []string // columns that this transaction enters
+
+	begun, committed bool
+}
+
+func (t *tx) run(ctx context.Context) error {
+	if err := t.admitColumns(ctx); err != nil {
+		return err
+	}
+	groups := t.batch.open()
+	if len(groups) == 0 {
+		return nil // all were refused
+	}
+	got, err := t.take(ctx, len(groups))
+	if err != nil {
+		return err
+	}
+	before := ""
+	for {
+		err := t.insert(ctx, groups, got, before)
+		if err == nil {
+			t.answer(groups, got)
+			return nil
+		}
+		if !mysqlconn.IsDuplicate(err) {
+			return t.lost(err)
+		}
+		// The statement undid itself and the lock stays.
+		left, err := t.withoutDuplicates(ctx, groups)
+		if err != nil {
+			return err
+		}
+		found := len(groups) - len(left)
+		groups, got.last = left, got.last-cellog.AddedID(found)
+		before += "UPDATE " + t.db + ".shard_log SET last_added_id = last_added_id - " + strconv.Itoa(found) + " WHERE id = 1; "
+		if len(groups) == 0 {
+			return nil // nothing is left to store: close rolls back
+		}
+	}
+}
+
+// answer decides the groups that were stored.
+func (t *tx) answer(groups []*group, got taken) {
+	t.committed = true
+	t.columns.add(t.route.Datastore, t.added)
+	for _, g := range groups {
+		t.batch.created(g, cellog.Stored{Shard: t.route.Shard, AddedID: g.id, Epoch: t.route.Epoch, CreatedAt: got.createdAt})
+	}
+}
+
+// lost says what a failed second packet means. Only the errors that a server
+// gives before a commit are known to have kept nothing; anything else is
+// looked up.
+func (t *tx) lost(err error) error {
+	if mysqlconn.IsDeadlock(err) || mysqlconn.IsLockTimeout(err) {
+		return fmt.Errorf("%w: %w", errRedo, err)
+	}
+	return fmt.Errorf("%w: %w", errMaybe, err)
+}
+
+const begin = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; "
+
+// take raises last_added_id by n and leaves shard_log's row locked.
+func (t *tx) take(ctx context.Context, n int) (taken, error) {
+	var sb strings.Builder
+	if !t.begun {
+		sb.WriteString(begin)
+		t.begun = true
+	}
+	num := strconv.Itoa(n)
+	update := "UPDATE " + t.db + ".shard_log SET last_added_id = last_added_id + " + num +
+		", last_created_at = GREATEST(last_created_at, NOW(6)) WHERE id = 1 AND epoch = " + strconv.Itoa(int(t.route.Epoch)) + " AND state = 'open'; "
+	if t.s.unlocked { // for the test that must fail: commit the numbers at once
+		sb.WriteString(update + "DO @changed := ROW_COUNT(); ")
+		sb.WriteString("SELECT 1, last_added_id, last_created_at, @@global.read_only FROM " + t.db + ".shard_log WHERE id = 1; COMMIT; START TRANSACTION")
+	} else {
+		sb.WriteString(update)
+		sb.WriteString("SELECT ROW_COUNT(), last_added_id, last_created_at, @@global.read_only FROM " + t.db + ".shard_log WHERE id = 1")
+	}
+	rows, err := t.conn.QueryContext(ctx, sb.String())
+	if err != nil {
+		return taken{}, fmt.Errorf("%w: take numbers: %w", errRedo, err)
+	}
+	var got taken
+	seen := false
+	err = each(rows, func() error {
+		seen = true
+		return rows.Scan(&got.changed, &got.last, &got.createdAt, &got.readOnly)
+	})
+	switch {
+	case err != nil:
+		return taken{}, fmt.Errorf("%w: take numbers: %w", errRedo, err)
+	case !seen || got.changed != 1 || got.readOnly:
+		return taken{}, fmt.Errorf("%v: %w", t.route, storage.ErrStaleRoute)
+	}
+	return got, nil
+}
+
+// insert sends the second packet: before (or nothing), the rows, the commit.
+func (t *tx) insert(ctx context.Context, groups []*group, got taken, before string) error {
+	size := 0
+	for _, g := range groups {
+		size += 160 + len(g.key.Column)
+	}
+	sb := make([]byte, 0, size+256)
+	sb = append(sb, before...)
+	sb = append(sb, "INSERT INTO "...)
+	sb = append(sb, t.db...)
+	sb = append(sb, ".entity (added_id, epoch, row_key, column_name, ref_key, body, created_at, traceparent) VALUES "...)
+	args := make([]any, 0, 3*len(groups))
+	tail := "," + strconv.Itoa(int(t.route.Epoch)) + ",x'"
+	created := ",?,'" + got.createdAt.UTC().Format("2006-01-02 15:04:05.000000") + "',"
+	id := got.last - cellog.AddedID(len(groups))
+	for i, g := range groups {
+		id++
+		g.id = id
+		p := &t.batch.puts[g.members[0]]
+		if i > 0 {
+			sb = append(sb, ',')
+		}
+		sb = append(sb, '(')
+		sb = strconv.AppendInt(sb, int64(id), 10)
+		sb = append(sb, tail...)
+		sb = hex.AppendEncode(sb, p.Row[:])
+		sb = append(sb, "',?,"...)
+		sb = strconv.AppendInt(sb, int64(p.Ref), 10)
+		sb = append(sb, created...)
+		args = append(args, p.Column, p.Body)
+		if p.TraceParent == "" {
+			sb = append(sb, "NULL)"...)
+		} else {
+			sb = append(sb, "?)"...)
+			args = append(args, p.TraceParent)
+		}
+	}
+	sb = append(sb, "; COMMIT"...)
+	_, err := t.conn.ExecContext(ctx, string(sb), args...)
+	return err
+}
+
+// withoutDuplicates looks the keys up under the lock, answers those that are
+// taken and returns the others.
+func (t *tx) withoutDuplicates(ctx context.Context, groups []*group) ([]*group, error) {
+	t.s.metrics.duplicateLooks.Inc()
+	if err := t.lookUp(ctx, groups, func(g *group, stored []byte, at cellog.Stored) { t.batch.stands(g, stored, at) }); err != nil {
+		return nil, fmt.Errorf("%w: look up duplicates: %w", errRedo, err)
+	}
+	left := groups[:0:0]
+	for _, g := range groups {
+		if !g.decided {
+			left = append(left, g)
+		}
+	}
+	if len(left) == len(groups) {
+		return nil, fmt.Errorf("%v: an added_id above shard_log's last_added_id is in entity: %w", t.route, storage.ErrDamaged)
+	}
+	return left, nil
+}
+
+// close gives the connection back. A transaction that did not commit is rolled
+// back; a connection that cannot even do that is dropped, which ends it too.
+func (t *tx) close() {
+	if t.begun && !t.committed {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if _, err := t.conn.ExecContext(ctx, "ROLLBACK"); err != nil {
+			drop(t.conn)
+			return
+		}
+	}
+	_ = t.conn.Close() // returns it to the pool; a broken one is dropped there
+}
+
+// drop closes a connection for good.
+func drop(conn *sql.Conn) {
+	_ = conn.Raw(func(any) error { return driver.ErrBadConn })
+	_ = conn.Close() // already closed by Raw: ErrConnDone
+}
