@@ -1,0 +1,368 @@
+package binlog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/go-mysql-org/go-mysql/mysql"
+	"github.com/go-mysql-org/go-mysql/replication"
+	"github.com/google/uuid"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/cdc"
+)
+
+// A position string is made at most this often while transactions stream: it
+// is a hint, and rows before it are skipped.
+const positionEvery = 20 * time.Millisecond
+
+// stream turns events into transactions. All of it runs on the syncer's
+// goroutine; err is read by Run after the syncer has ended.
+//
+// Invariants:
+//
+//  1. cur is nil outside a transaction.
+//  2. gset holds exactly the transactions whose end event was seen.
+type stream struct {
+	ctx    context.Context
+	handle func(*cdc.Transaction) error
+	max    int
+	err    error
+
+	gset    mysql.GTIDSet
+	addGTID func() error // adds the current transaction to gset
+	lastPos time.Time
+
+	cur      *cdc.Transaction
+	explicit bool // BEGIN was seen: a query event is not the end
+	tooBig   bool
+
+	tables  map[string]*table
+	names   map[string]string
+	pending []rowsData
+}
+
+// rowsData is a row event between its parsing and its handling: a compressed
+// transaction is parsed as a whole before it is handled.
+type rowsData struct {
+	event *replication.RowsEvent
+	data  []byte
+}
+
+type kind int
+
+const (
+	other kind = iota
+	entity
+	beats
+)
+
+// table is what is known of a table; a changed layout is looked at again.
+type table struct {
+	kind  kind
+	shard cdc.ShardKey
+	bad   error
+	types []byte
+	meta  []uint16
+}
+
+func newStream(ctx context.Context, _ string, gset mysql.GTIDSet, maxBytes int, handle func(*cdc.Transaction) error) *stream {
+	return &stream{
+		ctx: ctx, handle: handle, max: maxBytes, gset: gset,
+		tables: make(map[string]*table), names: make(map[string]string),
+	}
+}
+
+// decodeRows stands in for the library's row decoding: it reads the header
+// only.
+func (s *stream) decodeRows(e *replication.RowsEvent, data []byte) error {
+	pos, err := e.DecodeHeader(data)
+	if err != nil {
+		return err
+	}
+	s.pending = append(s.pending, rowsData{e, data[pos:]})
+	return nil
+}
+
+// HandleEvent takes the next event. It blocks while the tailer is behind.
+func (s *stream) HandleEvent(e *replication.BinlogEvent) error {
+	if s.err != nil {
+		return s.err
+	}
+	if err := s.ctx.Err(); err != nil {
+		return err
+	}
+	if err := s.event(e); err != nil {
+		s.err = err
+		return err
+	}
+	return nil
+}
+
+func (s *stream) event(e *replication.BinlogEvent) error {
+	switch ev := e.Event.(type) {
+	case *replication.GTIDEvent:
+		return s.mysqlGTID(ev)
+	case *replication.GtidTaggedLogEvent:
+		return s.mysqlGTID(&ev.GTIDEvent)
+	case *replication.MariadbGTIDEvent:
+		s.begin(func() error { return s.gset.(*mysql.MariadbGTIDSet).AddSet(&ev.GTID) })
+		s.explicit = !ev.IsStandalone()
+	case *replication.QueryEvent:
+		return s.query(ev)
+	case *replication.RowsEvent:
+		return s.rows(e.Header.EventType, ev)
+	case *replication.XIDEvent:
+		return s.commit()
+	case *replication.TransactionPayloadEvent:
+		for _, inner := range ev.Events {
+			if err := s.event(inner); err != nil {
+				return err
+			}
+		}
+	default:
+		if e.Header.EventType == replication.XA_PREPARE_LOG_EVENT {
+			return s.prepared()
+		}
+	}
+	return nil
+}
+
+func (s *stream) mysqlGTID(ev *replication.GTIDEvent) error {
+	set, ok := s.gset.(*mysql.MysqlGTIDSet)
+	if !ok {
+		return errors.New("binlog: a MySQL GTID from a MariaDB server")
+	}
+	id, err := uuid.FromBytes(ev.SID)
+	if err != nil {
+		return fmt.Errorf("binlog: GTID: %w", err)
+	}
+	tag, gno := ev.Tag, ev.GNO
+	s.begin(func() error {
+		if gno > 0 { // anonymous transactions have none
+			set.AddGTIDWithTag(id, tag, gno)
+		}
+		return nil
+	})
+	return nil
+}
+
+// begin starts a transaction; an unfinished one, cut off by a crash of the
+// server, is dropped.
+func (s *stream) begin(add func() error) {
+	s.cur, s.addGTID, s.explicit, s.tooBig = &cdc.Transaction{}, add, false, false
+}
+
+func (s *stream) query(ev *replication.QueryEvent) error {
+	if s.cur == nil {
+		return nil
+	}
+	switch q := ev.Query; {
+	case bytes.Equal(q, []byte("BEGIN")), bytes.HasPrefix(q, []byte("XA START")):
+		s.explicit = true
+		return nil
+	case bytes.Equal(q, []byte("COMMIT")):
+		return s.commit()
+	case bytes.Equal(q, []byte("ROLLBACK")):
+		s.cur.Changes, s.cur.Beats = nil, nil
+		return s.commit()
+	case s.explicit:
+		return nil // a savepoint, or a statement within the transaction
+	default:
+		return s.commit() // DDL is a transaction of one query
+	}
+}
+
+// prepared ends an XA transaction: its rows are not committed yet, and when
+// they will be, nothing tells which they were.
+func (s *stream) prepared() error {
+	if s.cur == nil {
+		return nil
+	}
+	for i := range s.cur.Changes {
+		c := &s.cur.Changes[i]
+		c.Rows, c.UpTo = nil, 0
+		c.Bad = errors.New("rows written in an XA transaction: cells are put in plain transactions only")
+	}
+	s.cur.Beats = nil
+	return s.commit()
+}
+
+func (s *stream) commit() error {
+	t := s.cur
+	if t == nil {
+		return nil
+	}
+	s.cur = nil
+	if err := s.addGTID(); err != nil {
+		return fmt.Errorf("binlog: GTID: %w", err)
+	}
+	if now := time.Now(); now.Sub(s.lastPos) >= positionEvery || len(t.Beats) > 0 {
+		s.lastPos = now
+		t.Position = s.gset.String()
+	}
+	if len(t.Changes) == 0 && len(t.Beats) == 0 && t.Position == "" {
+		return nil
+	}
+	return s.handle(t)
+}
+
+func (s *stream) rows(typ replication.EventType, ev *replication.RowsEvent) error {
+	if len(s.pending) == 0 || s.pending[0].event != ev {
+		return errors.New("binlog: row events out of step")
+	}
+	data := s.pending[0].data
+	s.pending = slices.Delete(s.pending, 0, 1)
+	if s.cur == nil {
+		return nil
+	}
+	t := s.table(ev.Table)
+	switch t.kind {
+	case entity:
+		return s.entityRows(typ, ev, t, data)
+	case beats:
+		if t.bad == nil {
+			return s.beatRows(typ, ev, data)
+		}
+	}
+	return nil
+}
+
+func (s *stream) table(m *replication.TableMapEvent) *table {
+	if t, ok := s.tables[string(m.Schema)]; ok && t.kind != other && s.same(t, m) {
+		return t
+	}
+	t := &table{types: m.ColumnType, meta: m.ColumnMeta}
+	switch {
+	case string(m.Schema) == "cellog_meta" && string(m.Table) == "heartbeats":
+		t.kind = beats
+		t.bad = checkLayout(m, beatLayout)
+	case string(m.Table) == "entity":
+		ds, shard, ok := cellog.ParseDatabaseName(string(m.Schema))
+		if !ok {
+			return t
+		}
+		t.kind, t.shard = entity, cdc.ShardKey{Datastore: ds, Shard: shard}
+		t.bad = checkLayout(m, entityLayout)
+	default:
+		return t
+	}
+	s.tables[string(m.Schema)] = t
+	return t
+}
+
+// same says whether a known table is the one that the map describes.
+func (s *stream) same(t *table, m *replication.TableMapEvent) bool {
+	name := "entity"
+	if t.kind == beats {
+		name = "heartbeats"
+	}
+	return string(m.Table) == name && bytes.Equal(t.types, m.ColumnType) && slices.Equal(t.meta, m.ColumnMeta)
+}
+
+func (s *stream) change(shard cdc.ShardKey) *cdc.Change {
+	ch := s.cur.Changes
+	for i := range ch {
+		if ch[i].Shard == shard {
+			return &ch[i]
+		}
+	}
+	s.cur.Changes = append(ch, cdc.Change{Shard: shard})
+	return &s.cur.Changes[len(ch)]
+}
+
+// rowOverhead is about what a row takes beside its packet.
+const rowOverhead = 136
+
+func (s *stream) entityRows(typ replication.EventType, ev *replication.RowsEvent, t *table, data []byte) error {
+	c := s.change(t.shard)
+	if c.Bad != nil {
+		return nil
+	}
+	switch typ {
+	case replication.WRITE_ROWS_EVENTv1, replication.WRITE_ROWS_EVENTv2:
+	case replication.MARIADB_WRITE_ROWS_COMPRESSED_EVENT_V1:
+		var err error
+		if data, err = mysql.DecompressMariadbData(data); err != nil {
+			c.Bad = errors.New("compressed row event cannot be unpacked")
+			return nil
+		}
+	default:
+		c.Bad = fmt.Errorf("a %s on entity: cells are immutable, somebody else changed the table", typ)
+		return nil
+	}
+	if t.bad != nil {
+		c.Bad = fmt.Errorf("entity: %w", t.bad)
+		return nil
+	}
+	if !fullImage(ev.ColumnBitmap1, len(entityLayout)) {
+		c.Bad = errImage
+		return nil
+	}
+	s.cur.Bytes += len(data)
+	for cur := (cursor{data: data}); len(cur.data) > 0; {
+		var r cdc.Row
+		if err := s.entityRow(&cur, &r); err != nil {
+			c.Bad = err
+			return nil
+		}
+		if s.tooBig {
+			c.UpTo = max(c.UpTo, r.AddedID)
+			continue
+		}
+		c.Rows = append(c.Rows, r)
+		s.cur.Bytes += rowOverhead
+	}
+	if !s.tooBig && s.cur.Bytes > s.max {
+		s.dropRows()
+	}
+	return nil
+}
+
+// dropRows lets go of the rows of a transaction that is too big for memory.
+func (s *stream) dropRows() {
+	s.tooBig = true
+	for i := range s.cur.Changes {
+		c := &s.cur.Changes[i]
+		for j := range c.Rows {
+			c.UpTo = max(c.UpTo, c.Rows[j].AddedID)
+		}
+		c.Rows = nil
+	}
+	s.cur.Bytes = 0
+}
+
+func (s *stream) beatRows(typ replication.EventType, ev *replication.RowsEvent, data []byte) error {
+	update := false
+	switch typ {
+	case replication.WRITE_ROWS_EVENTv1, replication.WRITE_ROWS_EVENTv2:
+	case replication.UPDATE_ROWS_EVENTv1, replication.UPDATE_ROWS_EVENTv2:
+		update = true
+	case replication.MARIADB_WRITE_ROWS_COMPRESSED_EVENT_V1, replication.MARIADB_UPDATE_ROWS_COMPRESSED_EVENT_V1:
+		update = typ == replication.MARIADB_UPDATE_ROWS_COMPRESSED_EVENT_V1
+		var err error
+		if data, err = mysql.DecompressMariadbData(data); err != nil {
+			return errors.New("binlog: compressed heartbeat cannot be unpacked")
+		}
+	default:
+		return nil
+	}
+	if !fullImage(ev.ColumnBitmap1, len(beatLayout)) || update && !fullImage(ev.ColumnBitmap2, len(beatLayout)) {
+		return fmt.Errorf("binlog: heartbeats: %w", errImage)
+	}
+	for cur := (cursor{data: data}); len(cur.data) > 0; {
+		b, err := s.beatRow(&cur)
+		if err == nil && update {
+			b, err = s.beatRow(&cur) // the second image is the new row
+		}
+		if err != nil {
+			return fmt.Errorf("binlog: heartbeats: %w", err)
+		}
+		s.cur.Beats = append(s.cur.Beats, b)
+	}
+	return nil
+}

@@ -1,0 +1,177 @@
+package cdc
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/schemas/position"
+)
+
+// ShardKey names a shard among all datastores.
+type ShardKey struct {
+	Datastore string
+	Shard     cellog.ShardID
+}
+
+// String returns the shard's database name, such as trips_0007.
+func (k ShardKey) String() string { return cellog.DatabaseName(k.Datastore, k.Shard) }
+
+// Row is one row of an entity table.
+type Row struct {
+	AddedID cellog.AddedID
+	Epoch   cellog.Epoch
+	RowKey  uuid.UUID
+	Column  string
+	Ref     cellog.RefKey
+	// Body is as stored (schemas/body), or JSON if JSON is set.
+	Body        []byte
+	JSON        bool
+	CreatedAt   time.Time
+	TraceParent string
+}
+
+// Key returns the cell's key.
+func (r *Row) Key() cellog.Key { return cellog.Key{Row: r.RowKey, Column: r.Column, Ref: r.Ref} }
+
+// Change is what one committed transaction did to one shard.
+type Change struct {
+	Shard ShardKey
+	// Rows are the inserted rows, in order.
+	Rows []Row
+	// UpTo, if not zero, says that rows up to this added_id were inserted but
+	// are not carried, because the transaction is too big for memory: they
+	// are to be read from the entity table.
+	UpTo cellog.AddedID
+	// Bad, if not nil, says what the transaction did to the shard's entity
+	// table that nobody may do; the shard must stop before this transaction.
+	Bad error
+}
+
+// Beat is one row of cellog_meta.heartbeats.
+type Beat struct {
+	Cluster   string
+	Beat      int64
+	WrittenAt time.Time
+}
+
+// Transaction is a committed transaction, in binlog order.
+type Transaction struct {
+	Changes []Change
+	Beats   []Beat
+	// Position, if not empty, is where the binlog can be continued after this
+	// transaction. Not every transaction carries one.
+	Position string
+	// Bytes is about how much memory the transaction holds.
+	Bytes int
+}
+
+// Source is one server's binlog. cdc/binlog implements it.
+type Source interface {
+	// Now returns the server's present position: everything committed before
+	// the call is in it.
+	Now(ctx context.Context) (string, error)
+	// Run yields the transactions after a position, in order, until ctx ends
+	// or an error; it does not retry. handle is called from one goroutine; it
+	// owns the transaction, and its error ends Run and is returned.
+	// ErrPositionLost: the server cannot continue there.
+	Run(ctx context.Context, from string, handle func(*Transaction) error) error
+}
+
+// EntityReader reads a server's tables: by the same server that a Source
+// belongs to. cmd adapts the storage stage to it.
+type EntityReader interface {
+	// Heads calls f for every shard of which the server has a shard_log.
+	Heads(ctx context.Context, f func(Head) error) error
+	// ReadLog returns the cells of a shard with after < added_id <= upTo, in
+	// order, at most limit of them; their bodies are JSON. Rows that are not
+	// there are not returned, which is no error.
+	ReadLog(ctx context.Context, datastore string, shard cellog.ShardID, after, upTo cellog.AddedID, limit int) ([]cellog.Cell, error)
+	// Datastore returns a row of cellog_meta.datastores; ok is false if there
+	// is none.
+	Datastore(ctx context.Context, name string) (shards, partitions int, ok bool, err error)
+}
+
+// Head is a row of a shard's shard_log.
+type Head struct {
+	Shard ShardKey
+	Epoch cellog.Epoch
+	Term  cellog.Term
+	Last  cellog.AddedID
+}
+
+// Node is a server that can be tailed.
+type Node struct {
+	Name     string
+	Master   bool
+	Source   Source
+	Entities EntityReader
+}
+
+// Datastore is what the tailer knows of a datastore.
+type Datastore struct {
+	Name       string
+	Shards     int
+	Partitions int
+	// Merged says that every cell also goes to the merged topic.
+	Merged bool
+}
+
+// Positions is the content of a cluster's positions topic.
+type Positions struct {
+	// Cluster is nil until somebody has written the first open.
+	Cluster *position.Cluster
+	Shards  map[ShardKey]position.Shard
+}
+
+// Publisher is the Kafka side. cdc/publish implements it.
+type Publisher interface {
+	// Positions reads what is committed; with open transactions in flight it
+	// is what was so far.
+	Positions(ctx context.Context) (Positions, error)
+	// Open fences every older session of the cluster, aborts what it left
+	// open, and returns a new one with the positions that now stand.
+	Open(ctx context.Context) (Session, Positions, error)
+	// Watch returns nil as soon as a heartbeat with the given tailer mark
+	// arrives in Kafka, and ctx's error otherwise.
+	Watch(ctx context.Context, mark string) error
+}
+
+// Session publishes, until its first error; then it must be closed. One
+// goroutine may use it, except that Encode and Topic may be called by others
+// at the same time.
+type Session interface {
+	// Verify fetches the records that a shard's position names. A returned
+	// ErrTailLost, with the command that mends it, stops the shard.
+	Verify(ctx context.Context, shards map[ShardKey]VerifyShard) (map[ShardKey]error, error)
+	// Topic makes sure that a column's topic is there and as it should be. An
+	// error marked ErrShard stops the shards that need the topic.
+	Topic(ctx context.Context, ds *Datastore, column string) error
+	// Encode turns a cell into a message.
+	Encode(ds *Datastore, cell *cellog.Cell) Message
+	// Send hands messages over, in a transaction that it begins if needed.
+	Send(ctx context.Context, m Message) error
+	// Flush waits until all that was sent is in Kafka. ErrRefused: the broker
+	// refuses a record for what it is.
+	Flush(ctx context.Context) error
+	// Commit flushes, writes the positions and the beats into the same
+	// transaction, and commits it.
+	Commit(ctx context.Context, shards map[ShardKey]position.Shard, cluster *position.Cluster, beats []Beat) error
+	// Close gives up what is open.
+	Close(ctx context.Context)
+}
+
+// VerifyShard is a shard's position and its datastore.
+type VerifyShard struct {
+	Datastore *Datastore
+	Position  position.Shard
+}
+
+// Message is an encoded cell. Offset is its place in its column's topic, valid
+// after a Flush without error.
+type Message interface {
+	Offset() int64
+	Size() int
+}
