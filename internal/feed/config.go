@@ -10,8 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/kafka"
 )
@@ -115,7 +113,7 @@ type Config struct {
 	// Logger; nil discards.
 	Logger *slog.Logger
 	// Registerer gets the metrics, labelled with the group; nil for none.
-	Registerer prometheus.Registerer
+	Registerer Registerer
 }
 
 func (c Config) withDefaults() Config {

@@ -4,6 +4,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+// Registerer takes metrics; it is Prometheus's.
+type Registerer = prometheus.Registerer
+
 type metrics struct {
 	delivered  prometheus.Counter
 	failed     prometheus.Counter
@@ -18,7 +21,7 @@ type metrics struct {
 }
 
 // newMetrics registers the metrics of a group's member; reg may be nil.
-func newMetrics(reg prometheus.Registerer, group string) *metrics {
+func newMetrics(reg Registerer, group string) *metrics {
 	labels := prometheus.Labels{"group": group}
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "cellog_feed_" + name, Help: help, ConstLabels: labels})
@@ -48,7 +51,7 @@ func newMetrics(reg prometheus.Registerer, group string) *metrics {
 }
 
 // unregister lets a later member of the same group register its own.
-func (m *metrics) unregister(reg prometheus.Registerer) {
+func (m *metrics) unregister(reg Registerer) {
 	if reg == nil {
 		return
 	}

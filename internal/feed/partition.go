@@ -255,7 +255,8 @@ func call(fn func() error) (err error) {
 	return fn()
 }
 
-// taken says whether a handler failed only because it was told to stop.
+// taken says whether a handler failed only because it was told to stop, or
+// would have been.
 func taken(ctx context.Context, err error) bool {
-	return err != nil && errors.Is(context.Cause(ctx), ErrTaken)
+	return errors.Is(err, ErrTaken) || err != nil && errors.Is(context.Cause(ctx), ErrTaken)
 }
