@@ -1,6 +1,9 @@
 package cellog
 
-import "fmt"
+import (
+	"fmt"
+	"time"
+)
 
 // ReadFrom says which node of a storage cluster a read asks.
 type ReadFrom int
@@ -41,4 +44,35 @@ type Origin struct {
 	// Stale is set when a newer answer may exist elsewhere: the master was
 	// asked for and a minion answered in its place.
 	Stale bool
+}
+
+// The states of a put that CellState tells.
+const (
+	StateStored   = "stored"
+	StateBuffered = "buffered"
+	StateRejected = "rejected"
+	StateUnknown  = "unknown"
+)
+
+// CellState says what is known of a key.
+type CellState struct {
+	// State is one of the constants above; StateStored if a cell stands under
+	// the key, also when other bodies for it were rejected.
+	State string
+	// Cell is the cell that stands, if any; its Body is not set.
+	Cell *Cell
+	// Rejected tells of bodies that lost after they had been accepted (202).
+	Rejected []Rejection
+}
+
+// Rejection is a body that was accepted and lost to another one, or was
+// refused, when it was to be stored.
+type Rejection struct {
+	// Reason is conflict, or the code of the refusal.
+	Reason string
+	// WinnerEpoch and WinnerAddedID say where the cell is that stands; zero if
+	// there is none.
+	WinnerEpoch   Epoch
+	WinnerAddedID AddedID
+	RejectedAt    time.Time
 }

@@ -10,7 +10,9 @@ import (
 // does not answer. It opens after 5 failures in a row and lets one caller
 // through after a second (failsafe-go's permit form: Allow, then exactly one
 // of Success and Failure).
-type Breaker struct{ cb circuitbreaker.CircuitBreaker[any] }
+type Breaker struct {
+	cb circuitbreaker.CircuitBreaker[any]
+}
 
 // NewBreaker returns a closed breaker.
 func NewBreaker() *Breaker {

@@ -17,7 +17,7 @@ import (
 // when the binlog is gone.
 func ReadEntity(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID, after cellog.AddedID, limit int) ([]cellog.Cell, error) {
 	out, _, err := cells(ctx, db, datastore, shard, limit,
-		"SELECT "+cellFields+" FROM "+quote(datastore, shard)+".entity WHERE added_id > ? ORDER BY added_id LIMIT "+strconv.Itoa(limit), int64(after))
+		"SELECT "+cellFields+" FROM "+quote(datastore, shard)+".entity WHERE added_id > ? ORDER BY added_id LIMIT "+strconv.Itoa(limit+1), int64(after))
 	return out, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -46,16 +47,21 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// cells runs a query of cellFields. It stops after limit cells (0: all) or
-// PageBytes; more says that there were further ones.
+// cells runs a query of cellFields whose LIMIT is limit+1. It stops after limit
+// cells or PageBytes; more says that there were further ones.
 func cells(ctx context.Context, db querier, datastore string, shard cellog.ShardID, limit int, query string, args ...any) (out []cellog.Cell, more bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, false, err
 	}
 	size := 0
 	err = each(rows, func() error {
-		if more = limit > 0 && len(out) == limit || size > PageBytes; more {
+		if more = len(out) == limit || size > PageBytes; more {
+			if len(out) < limit {
+				cancel() // or closing rows would read megabytes that nobody wants
+			}
 			return errEnough
 		}
 		var trace sql.NullString
@@ -146,7 +152,7 @@ func unreachable(ctx context.Context, err error) bool {
 // Newest returns the cell with the highest ref_key of a row's column, its Body
 // in stored form, or storage.ErrNotFound.
 func (s *Store) Newest(ctx context.Context, datastore string, row uuid.UUID, column string, from cellog.ReadFrom) (cellog.Cell, cellog.Origin, error) {
-	return s.one(ctx, datastore, row, from, "WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC LIMIT 1", row[:], column)
+	return s.one(ctx, datastore, row, from, "WHERE row_key = ? AND column_name = ? ORDER BY ref_key DESC", row[:], column)
 }
 
 // Version returns one cell, its Body in stored form, or storage.ErrNotFound.
@@ -172,7 +178,7 @@ func (s *Store) list(ctx context.Context, datastore string, row uuid.UUID, from 
 	}
 	shard := cellog.ShardOf(row, n)
 	o, err = s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
-		out, more, err = cells(ctx, db, datastore, shard, limit, "SELECT "+cellFields+" FROM "+name+".entity "+where, args...)
+		out, more, err = cells(ctx, db, datastore, shard, limit, "SELECT "+cellFields+" FROM "+name+".entity "+where+" LIMIT "+strconv.Itoa(limit+1), args...)
 		return err
 	})
 	return out, more, o, err
@@ -188,7 +194,7 @@ func (s *Store) Row(ctx context.Context, datastore string, row uuid.UUID, after 
 	shard := cellog.ShardOf(row, n)
 	o, err = s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
 		q := "SELECT " + cellFields + " FROM " + name + ".entity JOIN (SELECT column_name AS c, MAX(ref_key) AS r FROM " + name +
-			".entity WHERE row_key = ? AND column_name > ? GROUP BY column_name) AS newest ON column_name = c AND ref_key = r WHERE row_key = ? ORDER BY column_name"
+			".entity WHERE row_key = ? AND column_name > ? GROUP BY column_name) AS newest ON column_name = c AND ref_key = r WHERE row_key = ? ORDER BY column_name LIMIT " + strconv.Itoa(limit+1)
 		out, more, err = cells(ctx, db, datastore, shard, limit, q, row[:], after, row[:])
 		return err
 	})

@@ -1,0 +1,85 @@
+package ingest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/schemas/body"
+)
+
+// Store is what ingest needs of storage. All methods are called from many
+// goroutines.
+type Store interface {
+	// Shards returns the number of a datastore's shards without blocking, or
+	// an error whose code says that there is none.
+	Shards(datastore string) (int, error)
+
+	// Write stores cells of one shard, in their order, whose bodies are in
+	// stored form. It blocks until the outcome of each is known or ctx is
+	// done, and then returns: for put i, errs[i] is nil and stored[i] tells
+	// the outcome, or errs[i] says that nothing was kept or, by the code
+	// outcome_unknown, that the cell may be stored. It does not keep puts or
+	// their bytes after it returned, and is never called twice at a time for
+	// one shard.
+	Write(ctx context.Context, datastore string, shard cellog.ShardID, puts []cellog.Put) (stored []cellog.Stored, errs []error)
+}
+
+// Config is what an Ingest needs. New works on a copy.
+type Config struct {
+	// Store keeps the cells. Required.
+	Store Store
+	// Limits bound a body. Zero: 8 MiB of JSON, 1,000 levels.
+	Limits body.Limits
+	// QueueBytes bounds what all queues hold together, bodies in stored form
+	// and what is in flight included. Default 256 MiB.
+	QueueBytes int64
+	// ShardQueueBytes bounds one shard's queue. Default 64 MiB.
+	ShardQueueBytes int64
+	// BatchCells bounds the cells of one transaction. Default 1,000.
+	BatchCells int
+	// BatchBytes bounds the stored bodies of one transaction; one cell may
+	// exceed it. Default 8 MiB.
+	BatchBytes int64
+	// WriteTimeout bounds one Write of the store, looking up a lost answer
+	// included. Default 15 s.
+	WriteTimeout time.Duration
+	// Registerer takes the metrics. Default: none.
+	Registerer prometheus.Registerer
+}
+
+func (c Config) withDefaults() Config {
+	if c.QueueBytes == 0 {
+		c.QueueBytes = 256 << 20
+	}
+	if c.ShardQueueBytes == 0 {
+		c.ShardQueueBytes = 64 << 20
+	}
+	if c.BatchCells == 0 {
+		c.BatchCells = 1000
+	}
+	if c.BatchBytes == 0 {
+		c.BatchBytes = 8 << 20
+	}
+	if c.WriteTimeout == 0 {
+		c.WriteTimeout = 15 * time.Second
+	}
+	return c
+}
+
+func (c Config) check() error {
+	if c.Store == nil {
+		return errors.New("ingest: store is missing")
+	}
+	for name, v := range map[string]int64{"queue_bytes": c.QueueBytes, "shard_queue_bytes": c.ShardQueueBytes,
+		"batch_cells": int64(c.BatchCells), "batch_bytes": c.BatchBytes, "write_timeout": int64(c.WriteTimeout)} {
+		if v < 0 {
+			return fmt.Errorf("ingest: %s %d: want more than zero", name, v)
+		}
+	}
+	return nil
+}

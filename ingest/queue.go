@@ -1,0 +1,181 @@
+package ingest
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cellog/cellog"
+)
+
+// The states of an item.
+const (
+	queued = iota
+	inFlight
+	answered
+)
+
+// overhead is what an item costs besides its body.
+const overhead = 256
+
+// item is one put on its way. put and key are set before it is queued and only
+// read afterwards; state and result are guarded by mu.
+type item struct {
+	call *call
+	put  cellog.Put
+	key  queueKey
+
+	mu     sync.Mutex
+	state  int
+	result Result
+}
+
+func (it *item) size() int64 { return int64(len(it.put.Body)) + overhead }
+
+// begin marks the item as being written; false if its caller has gone.
+func (it *item) begin() bool {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if it.state != queued {
+		return false
+	}
+	it.state = inFlight
+	return true
+}
+
+// answer gives the item its result, unless its caller has gone.
+func (it *item) answer(r Result) {
+	it.mu.Lock()
+	if it.state == inFlight {
+		it.state = answered
+		it.result = r
+	}
+	it.mu.Unlock()
+	it.call.finish()
+}
+
+func (it *item) take() Result {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	return it.result
+}
+
+// call is one PutMany.
+type call struct {
+	items   []item
+	pending atomic.Int64
+	done    chan struct{}
+}
+
+func (c *call) finish() {
+	if c.pending.Add(-1) == 0 {
+		close(c.done)
+	}
+}
+
+// queue is a shard's queue. It lives while it has items.
+type queue struct {
+	in  *Ingest
+	key queueKey
+
+	mu    sync.Mutex
+	items []*item
+	bytes int64
+}
+
+// push appends an item; false if the queue has no room. An empty queue always
+// has.
+func (q *queue) push(it *item, size int64) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.items) > 0 && q.bytes+size > q.in.cfg.ShardQueueBytes {
+		return false
+	}
+	q.items = append(q.items, it)
+	q.bytes += size
+	return true
+}
+
+func (q *queue) empty() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.items) == 0
+}
+
+// next takes the items of the next transaction, in order. It returns none when
+// the queue is empty or all of its callers have gone.
+func (q *queue) next(batch []*item) []*item {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	var size int64
+	n := 0
+	for _, it := range q.items {
+		s := it.size()
+		if len(batch) > 0 && (len(batch) >= q.in.cfg.BatchCells || size+s > q.in.cfg.BatchBytes) {
+			break
+		}
+		n++
+		q.bytes -= s
+		if !it.begin() {
+			it.call.finish()
+			continue
+		}
+		size += s
+		batch = append(batch, it)
+	}
+	clear(q.items[:n])
+	if n == len(q.items) {
+		q.items = q.items[:0]
+	} else {
+		q.items = q.items[n:]
+	}
+	return batch
+}
+
+// run writes until the queue is empty.
+func (q *queue) run() {
+	var batch []*item
+	for {
+		batch = q.next(batch[:0])
+		if len(batch) > 0 {
+			q.write(batch)
+			clear(batch)
+			continue
+		}
+		if q.in.retire(q) {
+			return
+		}
+	}
+}
+
+func (q *queue) write(batch []*item) {
+	puts := make([]cellog.Put, len(batch))
+	for i, it := range batch {
+		puts[i] = it.put
+	}
+	q.in.metrics.batchCells.Observe(float64(len(batch)))
+	stored, errs := q.callStore(puts)
+	for i, it := range batch {
+		q.in.bytes.Add(-it.size())
+		it.answer(Result{stored[i], errs[i]})
+	}
+	q.in.metrics.queueBytes.Set(float64(q.in.bytes.Load()))
+}
+
+// callStore calls the store. If that panics the outcome of the cells is
+// unknown, and the shard's queue goes on.
+func (q *queue) callStore(puts []cellog.Put) (stored []cellog.Stored, errs []error) {
+	defer func() {
+		if p := recover(); p != nil {
+			stored, errs = make([]cellog.Stored, len(puts)), make([]error, len(puts))
+			for i := range errs {
+				errs[i] = fmt.Errorf("%w (the store panicked: %v\n%s)", ErrOutcomeUnknown, p, debug.Stack())
+			}
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), q.in.cfg.WriteTimeout)
+	defer cancel()
+	return q.in.cfg.Store.Write(ctx, q.key.datastore, q.key.shard, puts)
+}
