@@ -141,32 +141,51 @@ type Publisher interface {
 
 // Session publishes, until its first error; then it must be closed. One
 // goroutine may use it, except that Encode and Topic may be called by others
-// at the same time.
+// at the same time. Send, Flush and Commit return errors marked ErrFenced, or
+// ErrRefused when the broker refuses a record for what it is.
 type Session interface {
-	// Verify fetches the records that a shard's position names. A returned
-	// ErrTailLost, with the command that mends it, stops the shard.
-	Verify(ctx context.Context, shards map[ShardKey]VerifyShard) (map[ShardKey]error, error)
+	// Verify fetches the records that the shards' positions name. The error is
+	// for when it cannot be told; what was found is in the results.
+	Verify(ctx context.Context, shards map[ShardKey]VerifyShard) (map[ShardKey]Verified, error)
 	// Topic makes sure that a column's topic is there and as it should be. An
 	// error marked ErrShard stops the shards that need the topic.
 	Topic(ctx context.Context, ds *Datastore, column string) error
-	// Encode turns a cell into a message.
-	Encode(ds *Datastore, cell *cellog.Cell) Message
+	// Encode turns a cell into its column topic's message, and into its merged
+	// topic's if the datastore has one (else nil). The messages keep the
+	// cell's body.
+	Encode(ds *Datastore, cell *cellog.Cell) (column, merged Message)
 	// Send hands messages over, in a transaction that it begins if needed.
 	Send(ctx context.Context, m Message) error
-	// Flush waits until all that was sent is in Kafka. ErrRefused: the broker
-	// refuses a record for what it is.
+	// Flush waits until all that was sent is in Kafka.
 	Flush(ctx context.Context) error
-	// Commit flushes, writes the positions and the beats into the same
-	// transaction, and commits it.
-	Commit(ctx context.Context, shards map[ShardKey]position.Shard, cluster *position.Cluster, beats []Beat) error
+	// Commit writes the positions and the beats into the transaction and
+	// commits it. Any error ends the session.
+	Commit(ctx context.Context, c Commit) error
 	// Close gives up what is open.
 	Close(ctx context.Context)
+}
+
+// Commit is what goes into a transaction beside its cells.
+type Commit struct {
+	Shards  map[ShardKey]position.Shard
+	Cluster position.Cluster
+	// Beats are published under the cluster record's tailer mark.
+	Beats []Beat
 }
 
 // VerifyShard is a shard's position and its datastore.
 type VerifyShard struct {
 	Datastore *Datastore
 	Position  position.Shard
+}
+
+// Verified is what Verify found of a shard. Err is nil if all is in its place;
+// otherwise it is marked ErrTailLost, holds the command that mends it, and
+// stops the shard. Last is the shard's last published cell, without its body;
+// its AddedID is zero if Kafka has expired it.
+type Verified struct {
+	Err  error
+	Last cellog.Cell
 }
 
 // Message is an encoded cell. Offset is its place in its column's topic, valid

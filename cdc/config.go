@@ -1,0 +1,102 @@
+package cdc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Config says what a Tailer works on.
+type Config struct {
+	// Cluster is the storage cluster's name. Required.
+	Cluster string
+	// Publisher is the Kafka side. Required.
+	Publisher Publisher
+	// Nodes returns the servers that may be tailed, best first. It is asked at
+	// each start. Required.
+	Nodes func(ctx context.Context) ([]Node, error)
+	// TailMaster allows to tail the master although the cluster has minions.
+	// Without it a cluster that loses all its minions stalls. Default: false.
+	TailMaster bool
+	// Merged says whether a datastore has a merged topic. Default: none has.
+	Merged func(datastore string) bool
+	// Beat writes a heartbeat row on the cluster's master. Default: none, and
+	// then lag is not known.
+	Beat func(ctx context.Context, cluster string, beat int64, at time.Time) error
+	// BeatEvery is the time between heartbeats. Default: 1 s.
+	BeatEvery time.Duration
+	// StandBy is for how long another tailer's heartbeats must be missing
+	// before this one takes over. Default: 3 s; at least twice BeatEvery.
+	StandBy time.Duration
+	// Mark is what this tailer is known by. One that restarts under its old
+	// mark does not stand by for itself; never give two the same. Default:
+	// random.
+	Mark string
+	// MaxBodyBytes bounds a cell's JSON. Default: 8 MiB.
+	MaxBodyBytes int
+	// MaxTransactionCells and MaxTransactionBytes bound a Kafka transaction
+	// while the tailer is behind. Defaults: 10,000 and 16 MiB.
+	MaxTransactionCells int
+	MaxTransactionBytes int
+	// MaxQueueBytes bounds what is read and not yet committed. Default: 64
+	// MiB; one cell that is bigger passes alone.
+	MaxQueueBytes int
+	// Transcoders is how many goroutines turn stored bodies into records.
+	// Default: GOMAXPROCS.
+	Transcoders int
+	// FillWait is how long a row that the binlog has shown may be missing from
+	// the entity table before its shard stops: the binlog is written before
+	// the row can be read. Default: 10 s.
+	FillWait time.Duration
+	// Logger is for what an operator should know. Default: none.
+	Logger *slog.Logger
+	// Registerer takes the metrics. Default: none.
+	Registerer prometheus.Registerer
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Cluster == "" {
+		return c, errors.New("cdc: Cluster is empty: want the storage cluster's name")
+	}
+	if c.Publisher == nil || c.Nodes == nil {
+		return c, errors.New("cdc: Publisher and Nodes are required")
+	}
+	if c.Merged == nil {
+		c.Merged = func(string) bool { return false }
+	}
+	if c.BeatEvery == 0 {
+		c.BeatEvery = time.Second
+	}
+	if c.StandBy == 0 {
+		c.StandBy = 3 * c.BeatEvery
+	}
+	if c.BeatEvery < 0 || c.StandBy < 2*c.BeatEvery {
+		return c, fmt.Errorf("cdc: StandBy %s, BeatEvery %s: want StandBy at least twice BeatEvery, or two tailers take each other for dead", c.StandBy, c.BeatEvery)
+	}
+	if c.Mark == "" {
+		c.Mark = uuid.NewString()
+	}
+	def := func(v *int, d int) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	def(&c.MaxBodyBytes, 8<<20)
+	def(&c.MaxTransactionCells, 10_000)
+	def(&c.MaxTransactionBytes, 16<<20)
+	def(&c.MaxQueueBytes, 64<<20)
+	def(&c.Transcoders, runtime.GOMAXPROCS(0))
+	if c.FillWait <= 0 {
+		c.FillWait = 10 * time.Second
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c, nil
+}

@@ -1,0 +1,50 @@
+package cdc
+
+import "github.com/prometheus/client_golang/prometheus"
+
+type metrics struct {
+	cells        prometheus.Counter
+	bytes        prometheus.Counter
+	commits      prometheus.Counter
+	commitTime   prometheus.Histogram
+	filled       prometheus.Counter
+	skipped      prometheus.Counter
+	sessions     *prometheus.CounterVec
+	lag          prometheus.Gauge
+	beatFailures prometheus.Counter
+	stopped      prometheus.Gauge
+	queueBytes   prometheus.Gauge
+	standingBy   prometheus.Gauge
+}
+
+func newMetrics(reg prometheus.Registerer, cluster string) *metrics {
+	labels := prometheus.Labels{"cluster": cluster}
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels})
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels})
+	}
+	m := &metrics{
+		cells:   counter("cellog_cdc_cells_published_total", "Cells whose Kafka transaction was committed."),
+		bytes:   counter("cellog_cdc_published_bytes_total", "Bytes of keys, values and headers of the published cells."),
+		commits: counter("cellog_cdc_commits_total", "Kafka transactions committed."),
+		commitTime: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "cellog_cdc_commit_seconds",
+			Help: "Time from the first record of a Kafka transaction to its commit.", ConstLabels: labels,
+			Buckets: []float64{.001, .002, .004, .008, .016, .032, .064, .128, .256, .512, 1, 2, 5, 10}}),
+		filled:  counter("cellog_cdc_cells_from_entity_total", "Cells read from the entity table because the binlog did not have them."),
+		skipped: counter("cellog_cdc_cells_skipped_total", "Rows that the binlog repeated after a restart."),
+		sessions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cellog_cdc_sessions_total",
+			Help: "Ended sessions by reason: stopped, fenced, refused, not_open, no_node, failed.", ConstLabels: labels}, []string{"reason"}),
+		lag:          gauge("cellog_cdc_lag_seconds", "Age of the newest heartbeat when it was committed to Kafka."),
+		beatFailures: counter("cellog_cdc_beat_failures_total", "Heartbeat rows that could not be written on the master."),
+		stopped:      gauge("cellog_cdc_shards_stopped", "Shards that are stopped by an error and need an operator."),
+		queueBytes:   gauge("cellog_cdc_queue_bytes", "Memory of the cells that are read and not yet committed, about."),
+		standingBy:   gauge("cellog_cdc_standing_by", "1 while another tailer is at work."),
+	}
+	if reg != nil {
+		reg.MustRegister(m.cells, m.bytes, m.commits, m.commitTime, m.filled, m.skipped, m.sessions,
+			m.lag, m.beatFailures, m.stopped, m.queueBytes, m.standingBy)
+	}
+	return m
+}

@@ -1,0 +1,108 @@
+package cdc
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/schemas/body"
+)
+
+// chunkItems is how many cells a transcoder takes at a time: enough to make
+// the hand-over cheap, few enough to keep all transcoders at work.
+const chunkItems = 128
+
+// chunk is a piece of a batch. done is closed when its items are transcoded.
+type chunk struct {
+	batch
+	done chan struct{}
+}
+
+// transcode runs until the queue is closed and empty, or ctx ends: it cuts the
+// queue into chunks, has them transcoded by n goroutines, and hands them to
+// out in order. It closes out.
+func transcode(ctx context.Context, q *queue, n, maxBody int, encode func(*Datastore, *cellog.Cell) (Message, Message), out chan<- *chunk) error {
+	jobs := make(chan *chunk)
+	g, ctx := errgroup.WithContext(ctx)
+	for range n {
+		g.Go(func() error {
+			for c := range jobs {
+				transcodeItems(c.items, maxBody, encode)
+				close(c.done)
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		defer close(out)
+		defer close(jobs)
+		for {
+			b, ok, err := q.take(ctx)
+			if err != nil || !ok {
+				return err
+			}
+			for len(b.items) > chunkItems {
+				if err := hand(ctx, &chunk{batch: batch{items: b.items[:chunkItems]}}, jobs, out); err != nil {
+					return err
+				}
+				b.items = b.items[chunkItems:]
+			}
+			if err := hand(ctx, &chunk{batch: b}, jobs, out); err != nil {
+				return err
+			}
+		}
+	})
+	return g.Wait()
+}
+
+func hand(ctx context.Context, c *chunk, jobs, out chan<- *chunk) error {
+	c.done = make(chan struct{})
+	if len(c.items) == 0 {
+		close(c.done)
+	} else {
+		select {
+		case jobs <- c:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	select {
+	case out <- c:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// transcodeItems turns stored bodies into messages. The bodies of a chunk share
+// buffers: the messages live about equally long.
+func transcodeItems(items []item, maxBody int, encode func(*Datastore, *cellog.Cell) (Message, Message)) {
+	var buf []byte
+	for i := range items {
+		it := &items[i]
+		r := &it.row
+		text := r.Body
+		if !r.JSON {
+			if want := 2*len(r.Body) + 256; cap(buf)-len(buf) < want {
+				buf = make([]byte, 0, max(want, min(len(items)-i, 32)*want))
+			}
+			start := len(buf)
+			grown, err := body.AppendJSON(buf, r.Body, maxBody)
+			if err != nil {
+				it.err = fmt.Errorf("%w: added_id %d: the stored body cannot be read: %w", ErrShard, r.AddedID, err)
+				continue
+			}
+			buf = grown
+			text = buf[start:len(buf):len(buf)]
+		}
+		c := cellog.Cell{
+			Key: r.Key(), Datastore: it.shard.Datastore, Shard: it.shard.Shard,
+			AddedID: r.AddedID, Epoch: r.Epoch, Sequence: cellog.Sequence(it.seq),
+			CreatedAt: r.CreatedAt, Body: text, TraceParent: r.TraceParent,
+		}
+		it.column, it.merged = encode(it.ds, &c)
+		r.Body = nil // the packet it points into may go
+	}
+}

@@ -1,0 +1,134 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/cdc"
+	"github.com/cellog/cellog/internal/failpoint"
+	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/schemas/heartbeat"
+	"github.com/cellog/cellog/schemas/position"
+	"github.com/cellog/cellog/schemas/record"
+)
+
+// session is one producer epoch. prod belongs to the committing goroutine;
+// the encoders are shared.
+type session struct {
+	p    *Publisher
+	prod *kafka.Producer
+
+	mu       sync.RWMutex
+	encoders map[string]*record.Encoder
+}
+
+// Topic makes sure that the column's topic, and the merged topic if the
+// datastore has one, are there and fit.
+func (s *session) Topic(ctx context.Context, ds *cdc.Datastore, column string) error {
+	names := []string{cellog.TopicName(s.p.cfg.Prefix, ds.Name, column)}
+	if ds.Merged {
+		names = append(names, cellog.MergedTopicName(s.p.cfg.Prefix, ds.Name))
+	}
+	for _, name := range names {
+		made, err := s.p.adm.EnsureTopic(ctx, kafka.ColumnTopic(name, ds.Partitions, s.p.cfg.MaxBodyBytes))
+		if errors.Is(err, kafka.ErrTopicMismatch) {
+			return fmt.Errorf("%w: %w", cdc.ErrShard, err)
+		}
+		if err != nil {
+			return convert(err)
+		}
+		if made {
+			s.p.cfg.Logger.Info("topic made", "topic", name, "partitions", ds.Partitions)
+		}
+	}
+	return nil
+}
+
+func (s *session) encoder(datastore string) *record.Encoder {
+	s.mu.RLock()
+	e := s.encoders[datastore]
+	s.mu.RUnlock()
+	if e == nil {
+		e = record.NewEncoder(datastore)
+		s.mu.Lock()
+		s.encoders[datastore] = e
+		s.mu.Unlock()
+	}
+	return e
+}
+
+// Encode turns a cell into its messages.
+func (s *session) Encode(ds *cdc.Datastore, c *cellog.Cell) (column, merged cdc.Message) {
+	rec := s.encoder(ds.Name).Encode(c)
+	partition := cellog.PartitionOf(c.Shard, ds.Partitions)
+	column = kafka.NewMessage(cellog.TopicName(s.p.cfg.Prefix, ds.Name, c.Column), partition, rec)
+	if ds.Merged {
+		merged = kafka.NewMessage(cellog.MergedTopicName(s.p.cfg.Prefix, ds.Name), partition, rec)
+	}
+	return column, merged
+}
+
+// Send hands a message over.
+func (s *session) Send(ctx context.Context, m cdc.Message) error {
+	if err := s.prod.Begin(ctx); err != nil {
+		return convert(err)
+	}
+	return convert(s.prod.Send(ctx, m.(*kafka.Message)))
+}
+
+// Flush waits until all messages are in Kafka.
+func (s *session) Flush(ctx context.Context) error { return convert(s.prod.Flush(ctx)) }
+
+// Commit writes positions and heartbeats and commits. A record of these that
+// is refused is nobody's cell, so the mark is taken off.
+func (s *session) Commit(ctx context.Context, c cdc.Commit) error {
+	if err := s.commit(ctx, c); err != nil {
+		if err = convert(err); errors.Is(err, cdc.ErrRefused) {
+			return fmt.Errorf("write positions: %v", err)
+		}
+		return err
+	}
+	return nil
+}
+
+func (s *session) commit(ctx context.Context, c cdc.Commit) error {
+	if err := s.prod.Begin(ctx); err != nil {
+		return err
+	}
+	topic := s.p.positionsTopic()
+	now := time.Now()
+	put := func(topic, key string, value []byte) error {
+		return s.prod.Send(ctx, kafka.NewMessage(topic, 0, record.Record{Key: []byte(key), Value: value, Time: now}))
+	}
+	for k, v := range c.Shards {
+		if err := put(topic, position.ShardKey(k.Datastore, k.Shard), position.Marshal(v)); err != nil {
+			return err
+		}
+	}
+	if err := put(topic, position.ClusterKey, position.Marshal(c.Cluster)); err != nil {
+		return err
+	}
+	for _, b := range c.Beats {
+		v := heartbeat.Marshal(heartbeat.Beat{Cluster: s.p.cfg.Cluster, Mark: c.Cluster.TailerMark, Beat: b.Beat, WrittenAt: b.WrittenAt})
+		if err := put(s.p.heartbeatsTopic(), s.p.cfg.Cluster, v); err != nil {
+			return err
+		}
+	}
+	if err := s.prod.Flush(ctx); err != nil {
+		return err
+	}
+	failpoint.Hit("publish/before-end")
+	return s.prod.Commit(ctx)
+}
+
+// Close aborts what is open, if the broker answers in time.
+func (s *session) Close(ctx context.Context) {
+	if err := s.prod.Abort(ctx); err != nil && ctx.Err() == nil {
+		s.p.cfg.Logger.Info("transaction not aborted; the broker will", "cluster", s.p.cfg.Cluster, "error", err)
+	}
+	s.prod.Close()
+}

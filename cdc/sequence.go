@@ -1,0 +1,318 @@
+package cdc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/schemas/position"
+)
+
+// fillPage is how many rows are read from an entity table at a time.
+const fillPage = 500
+
+// sequencer gives each row its place: it skips what was published, fills what
+// the binlog lacks from entity, numbers the cells of each column, and stops a
+// shard that breaks the rules. It belongs to the goroutine that reads.
+//
+// Invariants, per shard:
+//
+//  1. Items are pushed with added_id last+1, last+2, …, and with sequence
+//     numbers that are dense per column.
+//  2. After a stop nothing more of the shard is pushed, and no position: the
+//     binlog is read again from before the stop at the next start.
+type sequencer struct {
+	cluster  string
+	entities EntityReader
+	topic    func(ctx context.Context, ds *Datastore, column string) error
+	push     func(ctx context.Context, items []item, bytes int, beats []Beat, position string) error
+	stop     func(shard ShardKey, err error) // tells; called once per shard
+	refused  map[ShardKey]Stop               // by earlier sessions
+	merged   func(datastore string) bool
+	fillWait time.Duration
+	metrics  *metrics
+
+	shards     map[ShardKey]*shardState
+	datastores map[string]*Datastore
+	topics     map[topicKey]struct{} // known to be there
+	frozen     bool                  // a shard stopped: push no more positions
+	recheck    time.Time
+
+	items []item
+	bytes int
+}
+
+type shardState struct {
+	ds      *Datastore
+	last    cellog.AddedID
+	epoch   cellog.Epoch
+	columns map[string]cellog.Sequence
+	stopped bool
+}
+
+type topicKey struct {
+	ds     *Datastore
+	column string
+}
+
+// Stop says at which cell a shard stopped, and why.
+type Stop struct {
+	At  cellog.AddedID
+	Err error
+}
+
+func (s *sequencer) load(shards map[ShardKey]position.Shard) {
+	for k, p := range shards {
+		st := &shardState{last: p.Last, epoch: p.Epoch, columns: make(map[string]cellog.Sequence, len(p.Columns))}
+		for c, v := range p.Columns {
+			st.columns[c] = v.Sequence
+		}
+		s.shards[k] = st
+	}
+}
+
+// halt stops a shard. Everything of it up to here stays published.
+func (s *sequencer) halt(k ShardKey, st *shardState, err error) {
+	if st.stopped {
+		return
+	}
+	st.stopped = true
+	s.frozen = true
+	s.stop(k, err)
+}
+
+// handle takes the next transaction of the binlog.
+func (s *sequencer) handle(ctx context.Context, t *Transaction) error {
+	if !s.recheck.IsZero() && time.Now().After(s.recheck) {
+		s.recheck = time.Time{}
+		if err := s.fillAll(ctx); err != nil {
+			return err
+		}
+	}
+	for i := range t.Changes {
+		if err := s.change(ctx, &t.Changes[i]); err != nil {
+			return err
+		}
+	}
+	var beats []Beat
+	for _, b := range t.Beats {
+		if b.Cluster == s.cluster {
+			beats = append(beats, b)
+		}
+	}
+	position := t.Position
+	if s.frozen {
+		position = ""
+	}
+	return s.flush(ctx, beats, position)
+}
+
+// flush pushes what is gathered.
+func (s *sequencer) flush(ctx context.Context, beats []Beat, position string) error {
+	if len(s.items) == 0 && len(beats) == 0 && position == "" {
+		return nil
+	}
+	err := s.push(ctx, s.items, s.bytes, beats, position)
+	s.items, s.bytes = s.items[:0], 0
+	return err
+}
+
+// state returns a shard's state; nil if it is stopped.
+func (s *sequencer) state(ctx context.Context, k ShardKey) (*shardState, error) {
+	st := s.shards[k]
+	if st == nil {
+		st = &shardState{columns: make(map[string]cellog.Sequence)}
+		s.shards[k] = st
+	}
+	if st.stopped {
+		return nil, nil
+	}
+	if st.ds != nil {
+		return st, nil
+	}
+	ds, err := s.datastore(ctx, k.Datastore)
+	if err == nil && int(k.Shard) >= ds.Shards {
+		err = fmt.Errorf("%w: datastore %s has %d shards, so there can be no shard %d", ErrShard, k.Datastore, ds.Shards, k.Shard)
+	}
+	if errors.Is(err, ErrShard) {
+		s.halt(k, st, err)
+		return nil, nil
+	}
+	st.ds = ds
+	return st, err
+}
+
+func (s *sequencer) datastore(ctx context.Context, name string) (*Datastore, error) {
+	if ds := s.datastores[name]; ds != nil {
+		return ds, nil
+	}
+	shards, partitions, ok, err := s.entities.Datastore(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("datastore %s: %w", name, err)
+	}
+	if !ok {
+		return nil, fmt.Errorf("%w: cellog_meta.datastores has no datastore %q: make it with `cellog datastore create %s`", ErrShard, name, name)
+	}
+	if err := errors.Join(cellog.CheckShards(shards), cellog.CheckPartitions(partitions, shards)); err != nil {
+		return nil, fmt.Errorf("%w: cellog_meta.datastores, %s: %w", ErrShard, name, err)
+	}
+	ds := &Datastore{Name: name, Shards: shards, Partitions: partitions, Merged: s.merged(name)}
+	s.datastores[name] = ds
+	return ds, nil
+}
+
+func (s *sequencer) change(ctx context.Context, c *Change) error {
+	st, err := s.state(ctx, c.Shard)
+	if st == nil || err != nil {
+		return err
+	}
+	if c.Bad != nil {
+		s.halt(c.Shard, st, fmt.Errorf("%w after added_id %d: %w", ErrShard, st.last, c.Bad))
+		return nil
+	}
+	for i := range c.Rows {
+		if err := s.row(ctx, c.Shard, st, &c.Rows[i]); err != nil || st.stopped {
+			return err
+		}
+	}
+	if c.UpTo > st.last {
+		return s.fill(ctx, c.Shard, st, c.UpTo)
+	}
+	return nil
+}
+
+// row takes a row that the binlog showed.
+func (s *sequencer) row(ctx context.Context, k ShardKey, st *shardState, r *Row) error {
+	if r.AddedID <= st.last {
+		s.metrics.skipped.Inc()
+		return nil
+	}
+	if r.AddedID > st.last+1 {
+		if err := s.fill(ctx, k, st, r.AddedID-1); err != nil || st.stopped {
+			return err
+		}
+	}
+	return s.next(ctx, k, st, r)
+}
+
+// next takes the shard's next row.
+func (s *sequencer) next(ctx context.Context, k ShardKey, st *shardState, r *Row) error {
+	if r.AddedID != st.last+1 {
+		s.halt(k, st, fmt.Errorf("%w: added_id %d follows %d", ErrShard, r.AddedID, st.last))
+		return nil
+	}
+	if r.Epoch < st.epoch {
+		s.halt(k, st, fmt.Errorf("%w: added_id %d has epoch %d, but epoch %d was published before it", ErrShard, r.AddedID, r.Epoch, st.epoch))
+		return nil
+	}
+	if stop, ok := s.refused[k]; ok && r.AddedID >= stop.At {
+		s.halt(k, st, stop.Err)
+		return nil
+	}
+	seq, known := st.columns[r.Column]
+	if !known || seq == 0 {
+		if err := cellog.CheckColumn(r.Column); err != nil {
+			s.halt(k, st, fmt.Errorf("%w: added_id %d: %w", ErrShard, r.AddedID, err))
+			return nil
+		}
+	}
+	tk := topicKey{st.ds, r.Column}
+	if _, ok := s.topics[tk]; !ok {
+		if err := s.topic(ctx, st.ds, r.Column); err != nil {
+			if !errors.Is(err, ErrShard) {
+				return err
+			}
+			s.halt(k, st, fmt.Errorf("added_id %d: %w", r.AddedID, err))
+			return nil
+		}
+		s.topics[tk] = struct{}{}
+	}
+	cost := 3*len(r.Body) + 1024
+	s.items = append(s.items, item{
+		row: *r, shard: k, ds: st.ds, seq: int64(seq) + 1, first: r.Epoch != st.epoch, cost: cost,
+	})
+	s.bytes += cost
+	st.last, st.epoch, st.columns[r.Column] = r.AddedID, r.Epoch, seq+1
+	return nil
+}
+
+// fill takes the rows after last up to upTo from entity. The server must have
+// them: it has written a later one of the shard into its binlog.
+func (s *sequencer) fill(ctx context.Context, k ShardKey, st *shardState, upTo cellog.AddedID) error {
+	deadline := time.Now().Add(s.fillWait)
+	for st.last < upTo && !st.stopped {
+		cells, err := s.entities.ReadLog(ctx, k.Datastore, k.Shard, st.last, upTo, fillPage)
+		if err != nil {
+			return fmt.Errorf("read %s.entity after %d: %w", k, st.last, err)
+		}
+		before := st.last
+		for i := range cells {
+			c := &cells[i]
+			if c.AddedID != st.last+1 {
+				break
+			}
+			r := Row{AddedID: c.AddedID, Epoch: c.Epoch, RowKey: c.Row, Column: c.Column, Ref: c.Ref,
+				Body: c.Body, JSON: true, CreatedAt: c.CreatedAt, TraceParent: c.TraceParent}
+			if err := s.next(ctx, k, st, &r); err != nil {
+				return err
+			}
+			if st.stopped {
+				break
+			}
+			s.metrics.filled.Inc()
+		}
+		// What is gathered goes on its way page by page, so that memory stays
+		// bounded however long the way is.
+		if err := s.flush(ctx, nil, ""); err != nil {
+			return err
+		}
+		if st.last > before || st.stopped {
+			continue
+		}
+		if time.Now().After(deadline) {
+			s.halt(k, st, fmt.Errorf("%w: the binlog goes on at added_id %d, but neither it nor the entity table has %d, which must come next: compare the table with the cluster's other nodes", ErrShard, upTo+1, st.last+1))
+			return nil
+		}
+		if err := sleep(ctx, 20*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fillAll takes every shard up to its head from entity.
+func (s *sequencer) fillAll(ctx context.Context) error {
+	var heads []Head
+	if err := s.entities.Heads(ctx, func(h Head) error { heads = append(heads, h); return nil }); err != nil {
+		return fmt.Errorf("read the heads of the shards: %w", err)
+	}
+	for _, h := range heads {
+		if h.Last == 0 {
+			continue
+		}
+		st, err := s.state(ctx, h.Shard)
+		if err != nil {
+			return err
+		}
+		if st == nil || h.Last <= st.last {
+			continue
+		}
+		if err := s.fill(ctx, h.Shard, st, h.Last); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

@@ -1,0 +1,355 @@
+package cdc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/failpoint"
+	"github.com/cellog/cellog/schemas/position"
+)
+
+// closeTime is how long a session that ends may take to commit what is in
+// hand, and to close.
+const closeTime = 5 * time.Second
+
+// session is one run of the protocol of the design's section 6:
+//
+//  1. Read the positions; a cluster that is not open is waited for, and so is
+//     another tailer whose heartbeats flow.
+//  2. Open: fences every older tailer. Read the positions again: from here on
+//     nobody else writes them.
+//  3. Fetch the records that the positions name: is Kafka what it was?
+//  4. Choose a node that holds, at each shard's last place, the cell that was
+//     published.
+//  5. Put this tailer's mark into the positions, and stream.
+func (t *Tailer) session(ctx context.Context) error {
+	t.set(func(s *Status) { s.State = "starting" })
+	if err := t.standBy(ctx); err != nil {
+		return err
+	}
+	failpoint.Hit("tailer/before-open")
+	sess, pos, err := t.cfg.Publisher.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+		defer cancel()
+		sess.Close(ctx)
+	}()
+	failpoint.Hit("tailer/opened")
+	if err := opened(pos.Cluster); err != nil {
+		return err
+	}
+	t.clearStops()
+	return t.run(ctx, sess, pos)
+}
+
+func opened(c *position.Cluster) error {
+	switch {
+	case c == nil:
+		return fmt.Errorf("%w: its positions topic has no `open`: make a datastore first (`cellog datastore create`)", ErrNotOpened)
+	case c.State != position.Open:
+		return fmt.Errorf("%w: term %d is %s", ErrNotOpened, c.Term, c.State)
+	}
+	return nil
+}
+
+// standBy returns when the cluster is open and no other tailer's heartbeats
+// flow.
+func (t *Tailer) standBy(ctx context.Context) error {
+	for {
+		pos, err := t.cfg.Publisher.Positions(ctx)
+		if err != nil {
+			return err
+		}
+		if err := opened(pos.Cluster); err != nil {
+			return err
+		}
+		mark := pos.Cluster.TailerMark
+		if mark == "" || mark == t.cfg.Mark {
+			break
+		}
+		watch, cancel := context.WithTimeout(ctx, t.cfg.StandBy)
+		err = t.cfg.Publisher.Watch(watch, mark)
+		late := watch.Err() != nil
+		cancel()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil && late {
+			break // its heartbeats have ended
+		}
+		if err != nil {
+			return err
+		}
+		t.set(func(s *Status) { s.State, s.Err = "standing-by", nil })
+		t.metrics.standingBy.Set(1)
+	}
+	t.metrics.standingBy.Set(0)
+	return nil
+}
+
+func (t *Tailer) run(ctx context.Context, sess Session, pos Positions) error {
+	refused, careful := t.sessionState()
+	nodes, err := t.nodes(ctx)
+	if err != nil {
+		return err
+	}
+	var why []error
+	for _, node := range nodes {
+		seq := t.newSequencer(node, sess, refused)
+		seq.load(pos.Shards)
+		stops, err := t.check(ctx, sess, node, seq, pos)
+		if err != nil {
+			why = append(why, fmt.Errorf("node %s: %w", node.Name, err))
+			if ctx.Err() != nil || errors.Is(err, ErrFenced) {
+				return err
+			}
+			continue
+		}
+		for k, err := range stops {
+			seq.halt(k, seq.shards[k], err)
+		}
+		return t.stream(ctx, sess, node, seq, pos, careful)
+	}
+	return fmt.Errorf("%w: %w", ErrNoNode, errors.Join(why...))
+}
+
+// nodes leaves the master out while there are minions, since a semi-sync
+// master shows its tailer rows that no other machine has.
+func (t *Tailer) nodes(ctx context.Context) ([]Node, error) {
+	all, err := t.cfg.Nodes(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNoNode, err)
+	}
+	var minions []Node
+	for _, n := range all {
+		if !n.Master {
+			minions = append(minions, n)
+		}
+	}
+	if len(minions) == 0 || t.cfg.TailMaster {
+		return all, nil
+	}
+	return minions, nil
+}
+
+func (t *Tailer) newSequencer(node Node, sess Session, refused map[ShardKey]Stop) *sequencer {
+	return &sequencer{
+		cluster: t.cfg.Cluster, entities: node.Entities, topic: sess.Topic,
+		stop: t.stopShard, refused: refused, merged: t.cfg.Merged,
+		fillWait: t.cfg.FillWait, metrics: t.metrics,
+		shards: make(map[ShardKey]*shardState), datastores: make(map[string]*Datastore),
+		topics: make(map[topicKey]struct{}),
+	}
+}
+
+// check fetches what the positions name and compares it with the node. It
+// returns the shards that must stop, or why the node cannot be a source.
+func (t *Tailer) check(ctx context.Context, sess Session, node Node, seq *sequencer, pos Positions) (map[ShardKey]error, error) {
+	heads := make(map[ShardKey]Head)
+	if err := node.Entities.Heads(ctx, func(h Head) error { heads[h.Shard] = h; return nil }); err != nil {
+		return nil, fmt.Errorf("read the heads of the shards: %w", err)
+	}
+	verify := make(map[ShardKey]VerifyShard, len(pos.Shards))
+	stops := make(map[ShardKey]error)
+	for k, p := range pos.Shards {
+		if p.Owner != t.cfg.Cluster || p.Last == 0 {
+			continue
+		}
+		h, ok := heads[k]
+		switch {
+		case !ok:
+			return nil, fmt.Errorf("%w: it has no shard %s", ErrNodeBehind, k)
+		case h.Epoch < p.Epoch:
+			return nil, fmt.Errorf("%w: its shard %s is of epoch %d, published is epoch %d", ErrNodeBehind, k, h.Epoch, p.Epoch)
+		}
+		ds, err := seq.datastore(ctx, k.Datastore)
+		if errors.Is(err, ErrShard) {
+			stops[k] = err
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		verify[k] = VerifyShard{Datastore: ds, Position: p}
+	}
+	verified, err := sess.Verify(ctx, verify)
+	if err != nil {
+		return nil, err
+	}
+	var mu sync.Mutex
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(8)
+	for k, v := range verified {
+		if v.Err != nil {
+			mu.Lock()
+			stops[k] = fmt.Errorf("%w: %w", ErrShard, v.Err)
+			mu.Unlock()
+			continue
+		}
+		if v.Last.AddedID == 0 {
+			continue // expired in Kafka: nothing to compare
+		}
+		g.Go(func() error { return t.compare(ctx, node, k, &v.Last) })
+	}
+	return stops, g.Wait()
+}
+
+// compare looks at entity for the shard's last published cell.
+func (t *Tailer) compare(ctx context.Context, node Node, k ShardKey, last *cellog.Cell) error {
+	cells, err := node.Entities.ReadLog(ctx, k.Datastore, k.Shard, last.AddedID-1, last.AddedID, 1)
+	switch {
+	case err != nil:
+		return fmt.Errorf("read %s.entity at %d: %w", k, last.AddedID, err)
+	case len(cells) == 0:
+		return fmt.Errorf("%w: %s, added_id %d", ErrNodeBehind, k, last.AddedID)
+	case cells[0].Epoch != last.Epoch || cells[0].Key != last.Key:
+		return fmt.Errorf("%w: %s, added_id %d: published (epoch %d, %s), there (epoch %d, %s)",
+			ErrNodeDiffers, k, last.AddedID, last.Epoch, last.Key, cells[0].Epoch, cells[0].Key)
+	}
+	return nil
+}
+
+// stream runs the pipeline until the source or Kafka fails, or ctx ends; then
+// what is in hand is committed first.
+func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *sequencer, pos Positions, careful map[ShardKey]cellog.AddedID) error {
+	cluster := *pos.Cluster
+	cluster.TailerMark = t.cfg.Mark
+	q := newQueue(t.cfg.MaxQueueBytes)
+	com := &committer{
+		name: t.cfg.Cluster, session: sess, queue: q,
+		maxCells: t.cfg.MaxTransactionCells, maxBytes: t.cfg.MaxTransactionBytes,
+		metrics: t.metrics, stop: t.stopShard, careful: careful, beatDue: t.cfg.BeatEvery,
+		onCommit: t.committed, cluster: cluster, frozen: seq.frozen,
+		shards: make(map[ShardKey]*published), touched: make(map[ShardKey]*published),
+	}
+	for k, p := range pos.Shards {
+		com.shards[k] = &published{Shard: p}
+	}
+	seq.push = q.push
+
+	// The mark goes in first: from here on another tailer stands by.
+	if err := sess.Commit(ctx, Commit{Cluster: cluster, Beats: []Beat{{WrittenAt: time.Now()}}}); err != nil {
+		return err
+	}
+	failpoint.Hit("tailer/marked")
+	t.set(func(s *Status) { s.State, s.Node, s.Err = "streaming", node.Name, nil })
+
+	// Reading ends with ctx; committing goes on until the queue is empty, or
+	// for closeTime.
+	hard, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(closeTime, cancel) })()
+	g, hard := errgroup.WithContext(hard)
+	read, stopRead := context.WithCancel(ctx)
+	defer stopRead()
+	defer context.AfterFunc(hard, stopRead)()
+
+	out := make(chan *chunk, 2*t.cfg.Transcoders+2)
+	g.Go(func() error {
+		defer q.close()
+		err := t.read(read, node, seq, cluster.GTID)
+		if ctx.Err() != nil {
+			return nil // a stop: the rest of the pipeline drains
+		}
+		return err
+	})
+	g.Go(func() error { return transcode(hard, q, t.cfg.Transcoders, t.cfg.MaxBodyBytes, sess.Encode, out) })
+	g.Go(func() error { return com.run(hard, out) })
+	if t.cfg.Beat != nil {
+		g.Go(func() error { t.beat(read); return nil })
+	}
+	err := g.Wait()
+	t.keepCareful(com.careful)
+	if err == nil && ctx.Err() != nil {
+		// A clean stop: nobody needs to stand by for this tailer.
+		com.cluster.TailerMark = ""
+		bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+		defer cancel()
+		com.dirty = true
+		err = com.commit(bye)
+	}
+	return err
+}
+
+// read feeds the sequencer: from the binlog at the hint, or, when the server
+// does not reach back to it, from entity and then from the binlog's end.
+func (t *Tailer) read(ctx context.Context, node Node, seq *sequencer, hint string) error {
+	handle := func(tx *Transaction) error { return seq.handle(ctx, tx) }
+	err := node.Source.Run(ctx, hint, handle)
+	if !errors.Is(err, ErrPositionLost) {
+		return err
+	}
+	t.cfg.Logger.Warn("binlog position lost: continuing from the entity tables", "cluster", t.cfg.Cluster, "node", node.Name, "error", err)
+	// What is committed before now is in entity, but for transactions whose
+	// binlog entry is ahead of the rows: one more look finds those.
+	now, err := node.Source.Now(ctx)
+	if err != nil {
+		return err
+	}
+	if err := seq.fillAll(ctx); err != nil {
+		return err
+	}
+	seq.recheck = time.Now().Add(2 * time.Second)
+	return node.Source.Run(ctx, now, handle)
+}
+
+// beat writes heartbeats on the master until ctx ends.
+func (t *Tailer) beat(ctx context.Context) {
+	tick := time.NewTicker(t.cfg.BeatEvery)
+	defer tick.Stop()
+	failing := false
+	for {
+		now := time.Now()
+		limited, cancel := context.WithTimeout(ctx, max(t.cfg.BeatEvery, time.Second))
+		err := t.cfg.Beat(limited, t.cfg.Cluster, now.UnixMicro(), now.UTC())
+		cancel()
+		if err != nil && ctx.Err() == nil {
+			t.metrics.beatFailures.Inc()
+			if !failing {
+				t.cfg.Logger.Warn("heartbeat not written", "cluster", t.cfg.Cluster, "error", err)
+			}
+		}
+		failing = err != nil
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// committed notes what arrived in Kafka.
+func (t *Tailer) committed(beats []Beat) {
+	now := time.Now()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.status.LastCommit = now
+	for _, b := range beats {
+		if b.Cluster != "" {
+			t.status.LastBeat, t.status.Lag = now, now.Sub(b.WrittenAt)
+			t.metrics.lag.Set(t.status.Lag.Seconds())
+		}
+	}
+}
+
+func (t *Tailer) clearStops() {
+	t.mu.Lock()
+	clear(t.stops)
+	t.mu.Unlock()
+	t.metrics.stopped.Set(0)
+}
+
+func (t *Tailer) keepCareful(careful map[ShardKey]cellog.AddedID) {
+	t.mu.Lock()
+	t.careful = careful
+	t.mu.Unlock()
+}

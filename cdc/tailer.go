@@ -1,0 +1,223 @@
+package cdc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"time"
+
+	"github.com/cellog/cellog"
+)
+
+// Tailer carries one storage cluster's cells to Kafka. Make it with New; run
+// it with Run, or with Start and Stop.
+type Tailer struct {
+	cfg     Config
+	metrics *metrics
+
+	mu      sync.Mutex
+	cancel  context.CancelFunc
+	done    chan struct{}
+	stops   map[ShardKey]Stop // of the present session
+	refused map[ShardKey]Stop // by the broker, for as long as the process lives
+	careful map[ShardKey]cellog.AddedID
+	status  Status
+}
+
+// Status is what a tailer is doing.
+type Status struct {
+	// State is starting, standing-by, waiting or streaming.
+	State string
+	// Node is the server that is tailed, while streaming.
+	Node string
+	// Stopped are the shards that need an operator, with the reason.
+	Stopped map[ShardKey]error
+	// LastCommit is when Kafka last took a transaction.
+	LastCommit time.Time
+	// LastBeat is when the last heartbeat arrived in Kafka over the whole
+	// path, and Lag how old it was then.
+	LastBeat time.Time
+	Lag      time.Duration
+	// Err is why the last session ended, nil while streaming.
+	Err error
+}
+
+// New checks the configuration and returns a Tailer that does nothing yet.
+func New(cfg Config) (*Tailer, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	return &Tailer{
+		cfg: cfg, metrics: newMetrics(cfg.Registerer, cfg.Cluster),
+		stops: make(map[ShardKey]Stop), refused: make(map[ShardKey]Stop),
+		careful: make(map[ShardKey]cellog.AddedID),
+		status:  Status{State: "starting"},
+	}, nil
+}
+
+// Start runs the tailer in the background and returns at once. Starting a
+// started tailer does nothing.
+func (t *Tailer) Start(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cancel != nil {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	t.cancel, t.done = cancel, done
+	go func() {
+		defer close(done)
+		t.Run(ctx)
+	}()
+	return nil
+}
+
+// Stop stops reading, commits what is in hand, and returns when all is gone.
+// Stopping a stopped tailer does nothing.
+func (t *Tailer) Stop(ctx context.Context) error {
+	t.mu.Lock()
+	cancel, done := t.cancel, t.done
+	t.mu.Unlock()
+	if cancel == nil {
+		return nil
+	}
+	cancel()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	t.mu.Lock()
+	if t.done == done {
+		t.cancel, t.done = nil, nil
+	}
+	t.mu.Unlock()
+	return nil
+}
+
+// Run tails until ctx ends: it starts a session, and a new one whenever one
+// ends. It returns nil once what was in hand at the end is committed or given
+// up.
+func (t *Tailer) Run(ctx context.Context) {
+	const first, most = 50 * time.Millisecond, 5 * time.Second
+	wait := first
+	for {
+		began := time.Now()
+		err := t.session(ctx)
+		if ctx.Err() != nil {
+			t.metrics.sessions.WithLabelValues("stopped").Inc()
+			t.set(func(s *Status) { s.State, s.Node = "stopped", "" })
+			return
+		}
+		reason := t.ended(err)
+		t.metrics.sessions.WithLabelValues(reason).Inc()
+		t.set(func(s *Status) { s.State, s.Node, s.Err = "waiting", "", err })
+		if time.Since(began) > most || reason == "fenced" || reason == "refused" {
+			wait = first
+		}
+		t.cfg.Logger.Warn("tailer starts anew", "cluster", t.cfg.Cluster, "reason", reason, "error", err, "wait", wait)
+		if sleep(ctx, wait) != nil {
+			continue // ctx has ended; the check above returns
+		}
+		wait = min(2*wait, most)
+	}
+}
+
+// ended keeps what the next session must know, and names the reason.
+func (t *Tailer) ended(err error) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var refused *refusedError
+	switch {
+	case errors.As(err, &refused):
+		for k, at := range refused.suspects {
+			if !refused.culprit && len(refused.suspects) >= 1 {
+				t.careful[k] = max(t.careful[k], at)
+				continue
+			}
+			delete(t.careful, k)
+			t.refused[k] = Stop{At: at, Err: fmt.Errorf("%w at added_id %d: %w", ErrShard, at, refused.err)}
+		}
+		return "refused"
+	case errors.Is(err, ErrFenced):
+		return "fenced"
+	case errors.Is(err, ErrNotOpened):
+		return "not_open"
+	case errors.Is(err, ErrNoNode), errors.Is(err, ErrNodeBehind), errors.Is(err, ErrNodeDiffers):
+		return "no_node"
+	}
+	return "failed"
+}
+
+func (t *Tailer) set(f func(*Status)) {
+	t.mu.Lock()
+	f(&t.status)
+	t.mu.Unlock()
+}
+
+// Status says what the tailer is doing.
+func (t *Tailer) Status() Status {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.status
+	s.Stopped = make(map[ShardKey]error, len(t.stops))
+	for k, v := range t.stops {
+		s.Stopped[k] = v.Err
+	}
+	return s
+}
+
+// Ready returns nil while the stream flows: heartbeats that a master wrote
+// have arrived in Kafka lately, or this tailer stands by for another. It fails
+// when nothing has arrived for five beats.
+func (t *Tailer) Ready() error {
+	s := t.Status()
+	if s.State == "standing-by" {
+		return nil
+	}
+	if s.State != "streaming" {
+		if s.Err != nil {
+			return fmt.Errorf("tailer is %s: %w", s.State, s.Err)
+		}
+		return fmt.Errorf("tailer is %s", s.State)
+	}
+	newest := s.LastBeat
+	if t.cfg.Beat == nil {
+		newest = s.LastCommit // the tailer's own sign of life
+	}
+	if newest.IsZero() {
+		return errors.New("no heartbeat has arrived in Kafka yet")
+	}
+	if age := time.Since(newest); age > 5*t.cfg.BeatEvery {
+		return fmt.Errorf("the stream stands still: the last heartbeat arrived in Kafka %s ago", age.Round(time.Millisecond))
+	}
+	return nil
+}
+
+// stopShard takes note of a shard that stops.
+func (t *Tailer) stopShard(k ShardKey, err error) {
+	t.mu.Lock()
+	_, known := t.stops[k]
+	t.stops[k] = Stop{Err: err}
+	n := len(t.stops)
+	t.mu.Unlock()
+	t.metrics.stopped.Set(float64(n))
+	if !known {
+		t.cfg.Logger.Error("shard stopped", "shard", k.String(), "error", err)
+	}
+}
+
+// sessionState hands out copies of what sessions share, and forgets the stops
+// of the last session: they are found again if they still hold.
+func (t *Tailer) sessionState() (refused map[ShardKey]Stop, careful map[ShardKey]cellog.AddedID) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return maps.Clone(t.refused), maps.Clone(t.careful)
+}
