@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -219,12 +220,11 @@ func (c *Consumer) Read(ctx context.Context, spans []Span, fn func(Delivery) err
 	return nil
 }
 
-// Follow calls fn for every committed record of the topics, those that are
+// Follow calls fn for every committed record of the topics, topics that are
 // made later too, starting each partition at from, until ctx ends (it then
 // returns nil) or fn or a partition fails.
 func (c *Consumer) Follow(ctx context.Context, from From, topics []string, fn func(Delivery) error) error {
 	assign := make(map[string]map[int32]kgo.Offset)
-	opts := append(c.cfg.options(), kgo.ConsumeTopics(topics...))
 	if !from.Zero() {
 		spans, err := c.Spans(ctx, from, topics...)
 		if err != nil {
@@ -236,9 +236,9 @@ func (c *Consumer) Follow(ctx context.Context, from From, topics []string, fn fu
 			}
 			assign[s.Topic][s.Partition.Partition] = kgo.NoResetOffset().At(s.From)
 		}
-		opts = append(opts, kgo.ConsumePartitions(assign))
+		topics = slices.DeleteFunc(slices.Clone(topics), func(t string) bool { return assign[t] != nil })
 	}
-	cl, err := kgo.NewClient(opts...)
+	cl, err := kgo.NewClient(append(c.cfg.options(), kgo.ConsumeTopics(topics...), kgo.ConsumePartitions(assign))...)
 	if err != nil {
 		return fmt.Errorf("kafka consumer: %w", err)
 	}
