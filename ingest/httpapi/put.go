@@ -1,0 +1,203 @@
+package httpapi
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/cellog/cellog"
+)
+
+// put stores one cell.
+func (a *API) put(w http.ResponseWriter, r *http.Request, v vars) error {
+	text, release, p, ds, err := a.putRequest(w, r, v)
+	if err != nil {
+		return err
+	}
+	defer release()
+	p.Body = text
+	ctx, cancel := context.WithTimeout(r.Context(), a.cfg.PutTimeout)
+	defer cancel()
+	stored, err := a.cfg.Ingest.Put(ctx, ds, p)
+	if err != nil {
+		return err
+	}
+	pl := placeOf(ds, p.Key, stored)
+	h := w.Header()
+	setPlace(h, stored.Shard, stored.AddedID, stored.Epoch, p.Ref, stored.CreatedAt)
+	h["Cellog-Token"] = []string{pl.Token}
+	if stored.Outcome == cellog.Conflict {
+		pr := problemOf(fail("conflict", "a cell is immutable: the first body stays"))
+		pr.place = pl
+		writeProblem(w, pr)
+		return nil
+	}
+	return writeValue(w, outcomeStatus(stored.Outcome), pl)
+}
+
+// putRequest reads a put. Whatever is wrong, the body is read away.
+func (a *API) putRequest(w http.ResponseWriter, r *http.Request, v vars) (text []byte, release func(), p cellog.Put, ds string, err error) {
+	check := func() error {
+		if ds, _, err = a.datastore(v); err != nil {
+			return err
+		}
+		if p.Key, err = key(v); err != nil {
+			return err
+		}
+		if p.TraceParent, err = traceParent(r); err != nil {
+			return err
+		}
+		_, err = mediaType(r, "application/json")
+		return err
+	}
+	if err = check(); err != nil {
+		a.drain(r)
+		return nil, nil, p, ds, err
+	}
+	text, release, err = a.readBody(w, r, a.cfg.Limits.Bytes, "body_too_large")
+	return text, release, p, ds, err
+}
+
+// result is what became of one item of a batch.
+type result struct {
+	Status int    `json:"status"`
+	Code   string `json:"code,omitempty"`
+	Title  string `json:"title,omitempty"`
+	Detail string `json:"detail,omitempty"`
+	*place
+}
+
+func problemResult(err error) result {
+	p := problemOf(err)
+	return result{Status: p.Status, Code: p.Code, Title: p.Title, Detail: p.Detail}
+}
+
+// putBatch stores many cells, each by itself; one result per cell, same order.
+func (a *API) putBatch(w http.ResponseWriter, r *http.Request, v vars) error {
+	var ds, media, trace string
+	check := func() (err error) {
+		if ds, _, err = a.datastore(v); err != nil {
+			return err
+		}
+		if trace, err = traceParent(r); err != nil {
+			return err
+		}
+		media, err = mediaType(r, "application/json", "application/x-ndjson", "application/jsonl")
+		return err
+	}
+	if err := check(); err != nil {
+		a.drain(r)
+		return err
+	}
+	text, release, err := a.readBody(w, r, a.cfg.BatchBytes, "batch_too_large")
+	if err != nil {
+		return err
+	}
+	defer release()
+	items, err := parseBatch(text, media != "application/json", a.cfg.BatchCells)
+	if err != nil {
+		return err
+	}
+	results := make([]result, len(items))
+	puts := make([]cellog.Put, 0, len(items))
+	which := make([]int, 0, len(items))
+	for i := range items {
+		p, err := items[i].put()
+		if err != nil {
+			results[i] = problemResult(err)
+			continue
+		}
+		p.TraceParent = trace
+		puts = append(puts, p)
+		which = append(which, i)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), a.cfg.PutTimeout)
+	defer cancel()
+	for n, res := range a.cfg.Ingest.PutMany(ctx, ds, puts) {
+		out := &results[which[n]]
+		switch {
+		case res.Err != nil:
+			*out = problemResult(res.Err)
+			if out.Status >= 500 {
+				a.cfg.Logger.Error("a cell of a batch failed", "code", out.Code, "error", res.Err)
+			}
+		case res.Stored.Outcome == cellog.Conflict:
+			*out = problemResult(fail("conflict", "a cell is immutable: the first body stays"))
+			out.place = placeOf(ds, puts[n].Key, res.Stored)
+		default:
+			*out = result{Status: outcomeStatus(res.Stored.Outcome), place: placeOf(ds, puts[n].Key, res.Stored)}
+		}
+	}
+	return writeValue(w, http.StatusOK, struct {
+		Results []result `json:"results"`
+	}{results})
+}
+
+// getBatch reads many cells.
+func (a *API) getBatch(w http.ResponseWriter, r *http.Request, v vars) error {
+	ds, _, err := a.datastore(v)
+	if err == nil {
+		_, err = mediaType(r, "application/json")
+	}
+	if err != nil {
+		a.drain(r)
+		return err
+	}
+	from, err := readFrom(r.URL.Query())
+	if err != nil {
+		a.drain(r)
+		return err
+	}
+	text, release, err := a.readBody(w, r, a.cfg.BatchBytes, "batch_too_large")
+	if err != nil {
+		return err
+	}
+	defer release()
+	items, err := parseBatch(text, false, a.cfg.BatchCells)
+	if err != nil {
+		return err
+	}
+	gets := make([]cellog.Get, 0, len(items))
+	which := make([]int, 0, len(items))
+	failed := make([]error, len(items))
+	for i := range items {
+		g, err := items[i].get()
+		if err != nil {
+			failed[i] = err
+			continue
+		}
+		gets = append(gets, g)
+		which = append(which, i)
+	}
+	ctx, cancel := a.reading(r)
+	defer cancel()
+	cells, errs, o, err := a.cfg.Store.Get(ctx, ds, gets, a.cfg.BatchBytes, from)
+	if err != nil {
+		return err
+	}
+	at := make([]*cellog.Cell, len(items))
+	for n, i := range which {
+		failed[i] = errs[n]
+		at[i] = &cells[n]
+	}
+	out := []byte(`{"results":[`)
+	for i := range items {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		if failed[i] == nil {
+			if out, err = appendCell(out, at[i], o, `"status":200,`); err != nil {
+				return err
+			}
+			continue
+		}
+		text, err := json.Marshal(problemResult(failed[i]))
+		if err != nil {
+			return err
+		}
+		out = append(out, text...)
+	}
+	setOrigin(w.Header(), o)
+	writeJSON(w, http.StatusOK, append(out, "]}\n"...))
+	return nil
+}
