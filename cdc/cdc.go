@@ -26,9 +26,8 @@ type Row struct {
 	RowKey  uuid.UUID
 	Column  string
 	Ref     cellog.RefKey
-	// Body is as stored (schemas/body), or JSON if JSON is set.
+	// Body is as stored (schemas/body).
 	Body        []byte
-	JSON        bool
 	CreatedAt   time.Time
 	TraceParent string
 }
@@ -80,15 +79,16 @@ type Source interface {
 	Run(ctx context.Context, from string, handle func(*Transaction) error) error
 }
 
-// EntityReader reads a server's tables: by the same server that a Source
-// belongs to. cmd adapts the storage stage to it.
+// EntityReader reads the tables of the server that a Source belongs to. What
+// joins the parts adapts the storage stage to it.
 type EntityReader interface {
 	// Heads calls f for every shard of which the server has a shard_log.
 	Heads(ctx context.Context, f func(Head) error) error
-	// ReadLog returns the cells of a shard with after < added_id <= upTo, in
-	// order, at most limit of them; their bodies are JSON. Rows that are not
-	// there are not returned, which is no error.
-	ReadLog(ctx context.Context, datastore string, shard cellog.ShardID, after, upTo cellog.AddedID, limit int) ([]cellog.Cell, error)
+	// ReadEntity returns the cells of a shard with after < added_id, in order,
+	// at most limit of them and fewer if they are big, at least one if there
+	// is any; their bodies are as stored. Rows that are not there are not
+	// returned, which is no error.
+	ReadEntity(ctx context.Context, datastore string, shard cellog.ShardID, after cellog.AddedID, limit int) ([]cellog.Cell, error)
 	// Datastore returns a row of cellog_meta.datastores; ok is false if there
 	// is none.
 	Datastore(ctx context.Context, name string) (shards, partitions int, ok bool, err error)

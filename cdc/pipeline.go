@@ -83,20 +83,17 @@ func transcodeItems(items []item, maxBody int, encode func(*Datastore, *cellog.C
 	for i := range items {
 		it := &items[i]
 		r := &it.row
-		text := r.Body
-		if !r.JSON {
-			if want := 2*len(r.Body) + 256; cap(buf)-len(buf) < want {
-				buf = make([]byte, 0, max(want, min(len(items)-i, 32)*want))
-			}
-			start := len(buf)
-			grown, err := body.AppendJSON(buf, r.Body, maxBody)
-			if err != nil {
-				it.err = fmt.Errorf("%w: added_id %d: the stored body cannot be read: %w", ErrShard, r.AddedID, err)
-				continue
-			}
-			buf = grown
-			text = buf[start:len(buf):len(buf)]
+		if want := 2*len(r.Body) + 256; cap(buf)-len(buf) < want {
+			buf = make([]byte, 0, max(want, min(len(items)-i, 32)*want))
 		}
+		start := len(buf)
+		grown, err := body.AppendJSON(buf, r.Body, maxBody)
+		if err != nil {
+			it.err = fmt.Errorf("%w: added_id %d: the stored body cannot be read: %w", ErrShard, r.AddedID, err)
+			continue
+		}
+		buf = grown
+		text := buf[start:len(buf):len(buf)]
 		c := cellog.Cell{
 			Key: r.Key(), Datastore: it.shard.Datastore, Shard: it.shard.Shard,
 			AddedID: r.AddedID, Epoch: r.Epoch, Sequence: cellog.Sequence(it.seq),

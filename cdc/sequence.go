@@ -243,7 +243,7 @@ func (s *sequencer) next(ctx context.Context, k ShardKey, st *shardState, r *Row
 func (s *sequencer) fill(ctx context.Context, k ShardKey, st *shardState, upTo cellog.AddedID) error {
 	deadline := time.Now().Add(s.fillWait)
 	for st.last < upTo && !st.stopped {
-		cells, err := s.entities.ReadLog(ctx, k.Datastore, k.Shard, st.last, upTo, fillPage)
+		cells, err := s.entities.ReadEntity(ctx, k.Datastore, k.Shard, st.last, fillPage)
 		if err != nil {
 			return fmt.Errorf("read %s.entity after %d: %w", k, st.last, err)
 		}
@@ -254,7 +254,7 @@ func (s *sequencer) fill(ctx context.Context, k ShardKey, st *shardState, upTo c
 				break
 			}
 			r := Row{AddedID: c.AddedID, Epoch: c.Epoch, RowKey: c.Row, Column: c.Column, Ref: c.Ref,
-				Body: c.Body, JSON: true, CreatedAt: c.CreatedAt, TraceParent: c.TraceParent}
+				Body: c.Body, CreatedAt: c.CreatedAt, TraceParent: c.TraceParent}
 			if err := s.next(ctx, k, st, &r); err != nil {
 				return err
 			}

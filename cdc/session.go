@@ -205,11 +205,11 @@ func (t *Tailer) check(ctx context.Context, sess Session, node Node, seq *sequen
 
 // compare looks at entity for the shard's last published cell.
 func (t *Tailer) compare(ctx context.Context, node Node, k ShardKey, last *cellog.Cell) error {
-	cells, err := node.Entities.ReadLog(ctx, k.Datastore, k.Shard, last.AddedID-1, last.AddedID, 1)
+	cells, err := node.Entities.ReadEntity(ctx, k.Datastore, k.Shard, last.AddedID-1, 1)
 	switch {
 	case err != nil:
 		return fmt.Errorf("read %s.entity at %d: %w", k, last.AddedID, err)
-	case len(cells) == 0:
+	case len(cells) == 0 || cells[0].AddedID != last.AddedID:
 		return fmt.Errorf("%w: %s, added_id %d", ErrNodeBehind, k, last.AddedID)
 	case cells[0].Epoch != last.Epoch || cells[0].Key != last.Key:
 		return fmt.Errorf("%w: %s, added_id %d: published (epoch %d, %s), there (epoch %d, %s)",

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -129,7 +130,24 @@ func (a *Admin) EnsureTopic(ctx context.Context, spec TopicSpec) (made bool, err
 	if err != nil {
 		return false, fmt.Errorf("make topic %s: %w", spec.Name, convert(err))
 	}
-	return true, nil
+	// Brokers need a moment to elect leaders, and the client's cache one to
+	// forget that there was no such topic.
+	for {
+		o, err := a.Offsets(ctx, spec.Name)
+		if err == nil && len(o) == spec.Partitions {
+			return true, nil
+		}
+		if err != nil && !errors.Is(err, ErrUnknownTopic) && !kerr.IsRetriable(err) {
+			return true, err
+		}
+		t := time.NewTimer(10 * time.Millisecond)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return true, ctx.Err()
+		}
+	}
 }
 
 // replication follows the number of brokers: 3 and 2 from three brokers on.
