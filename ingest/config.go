@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/schemas/body"
 )
@@ -49,7 +47,7 @@ type Config struct {
 	// included. Default 15 s.
 	WriteTimeout time.Duration
 	// Registerer takes the metrics. Default: none.
-	Registerer prometheus.Registerer
+	Registerer Registerer
 }
 
 func (c Config) withDefaults() Config {

@@ -7,6 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
+// Registerer takes the metrics of a Config.
+type Registerer = prometheus.Registerer
+
 type metrics struct {
 	puts       *prometheus.CounterVec
 	putSeconds prometheus.Histogram

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/ingest"
@@ -86,7 +85,7 @@ type Config struct {
 	// Logger gets 5xx answers and panics. Default: discard.
 	Logger *slog.Logger
 	// Registerer takes the metrics. Default: none.
-	Registerer prometheus.Registerer
+	Registerer Registerer
 }
 
 func (c Config) withDefaults() Config {

@@ -14,6 +14,8 @@ var joiners = []struct{ pkg, reason string }{
 	{"cmd/cellog", "a command joins the parts it runs"},
 	{"internal/app", "the composition root that dev, the single roles, the demo and tests/life share"},
 	{"tests/life", "takes a cell from HTTP to the index"},
+	{"tests/api", "tests the HTTP API over the real store"},
+	{"bench/put", "measures puts from HTTP to disk"},
 }
 
 // exceptions are imports that the rules forbid, each with its reason.

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/cellog/cellog/storage"
 )
 
@@ -34,7 +32,7 @@ type Config struct {
 	// Logger gets what an operator should know. Default: discard.
 	Logger *slog.Logger
 	// Registerer takes the metrics. Default: none.
-	Registerer prometheus.Registerer
+	Registerer Registerer
 }
 
 func (c Config) withDefaults() Config {

@@ -9,6 +9,9 @@ import (
 	"github.com/cellog/cellog/storage"
 )
 
+// Registerer takes the metrics of a Config.
+type Registerer = prometheus.Registerer
+
 type metrics struct {
 	cells          *prometheus.CounterVec
 	batchCells     prometheus.Histogram
