@@ -2,12 +2,12 @@ package triggers
 
 import (
 	"context"
-	"encoding/json"
 	"sync"
 	"time"
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/schemas/heartbeat"
 )
 
 // heartbeats holds the newest heartbeat of each cluster that came through.
@@ -38,12 +38,10 @@ func (h *heartbeats) read(ctx context.Context, cfg Config) error {
 	// A minute back, so that a cluster which stands still is seen to.
 	from := kafka.FromTime(time.Now().Add(-time.Minute))
 	return c.Follow(ctx, from, []string{cellog.HeartbeatsTopicName(cfg.Prefix)}, func(d kafka.Delivery) error {
-		var beat struct {
-			Cluster   string    `json:"cluster"`
-			WrittenAt time.Time `json:"written_at"`
-		}
-		if json.Unmarshal(d.Value, &beat) == nil && beat.Cluster != "" {
-			h.saw(beat.Cluster, beat.WrittenAt)
+		// Beat zero is a tailer's own sign of life: it did not come from the
+		// master.
+		if b, err := heartbeat.Unmarshal(d.Value); err == nil && b.Beat > 0 {
+			h.saw(b.Cluster, b.WrittenAt)
 		}
 		return nil
 	})

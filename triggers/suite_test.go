@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -43,7 +44,7 @@ func TestWatermillSuite(t *testing.T) {
 			})
 			pubSub := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 				sub, err := triggers.NewSubscriber(triggers.SubscriberConfig{
-					Kafka: cfg, Group: group, Message: unwrap, Drain: time.Second, SessionTimeout: 6 * time.Second, BackoffMin: time.Millisecond, BackoffMax: 10 * time.Millisecond,
+					Kafka: cfg, Group: group, Message: unwrap, Drain: time.Second, SessionTimeout: session, BackoffMin: time.Millisecond, BackoffMax: 10 * time.Millisecond,
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -130,6 +131,19 @@ func newWriter(t *testing.T, cfg kafka.Config) *writer {
 	w := &writer{t: t, cfg: cfg, adm: adm, partitions: 4, p: p, made: make(map[string]bool), next: make(map[string]cellog.Sequence)}
 	t.Cleanup(func() { p.Close(); adm.Close() })
 	return w
+}
+
+// count returns the number of cells written to a topic.
+func (w *writer) count(topic string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := 0
+	for of, last := range w.next {
+		if strings.HasPrefix(of, topic+"/") {
+			n += int(last)
+		}
+	}
+	return n
 }
 
 func (w *writer) write(topic string, cs ...cellog.Cell) error {
