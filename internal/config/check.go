@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/schemas/body"
 )
 
 // problem is a mistake of meaning, with the YAML path of its value.
@@ -47,9 +48,6 @@ func (c *Config) check() []problem {
 	}
 	k.duration("tailer.heartbeat_interval", c.Tailer.HeartbeatInterval, 10*time.Millisecond, time.Minute)
 	k.number("tailer.transaction_cells", int64(c.Tailer.TransactionCells), 1, 1<<20)
-	if c.Indexer.Group == "" {
-		k.bad("indexer.group", "must not be empty")
-	}
 	k.addr("admin.listen", c.Admin.Listen, true)
 	k.duration("admin.max_lag", c.Admin.MaxLag, 10*time.Millisecond, 24*time.Hour)
 	k.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
@@ -134,9 +132,7 @@ func (k *checker) datastores(all []Datastore) {
 }
 
 func (k *checker) limits(c *Limits) {
-	// A MEDIUMBLOB holds 16 MiB, and a stored body may be a little longer than
-	// its JSON.
-	k.size("limits.body_bytes", c.BodyBytes, 1, 15<<20)
+	k.size("limits.body_bytes", c.BodyBytes, 1, body.MaxBytes)
 	k.number("limits.json_depth", int64(c.JSONDepth), 1, 10000)
 	k.number("limits.batch_cells", int64(c.BatchCells), 1, 1000000)
 	k.size("limits.batch_bytes", c.BatchBytes, 1, 1<<30)

@@ -130,7 +130,7 @@ type Tailer struct {
 	// HeartbeatInterval is how often a heartbeat is written. Default 500ms.
 	HeartbeatInterval time.Duration `yaml:"heartbeat_interval"`
 	// TransactionCells is the most cells of one Kafka transaction. Default
-	// 8000.
+	// 10000.
 	TransactionCells int `yaml:"transaction_cells"`
 }
 
@@ -139,8 +139,6 @@ type Indexer struct {
 	// Schemas is the directory of index definitions, *.yml and *.yaml. A
 	// relative path is relative to the configuration. Default empty: no index.
 	Schemas string `yaml:"schemas"`
-	// Group is the consumer group. Default cellog-indexer.
-	Group string `yaml:"group"`
 }
 
 // Trigger runs functions on cells.
@@ -174,10 +172,7 @@ func Default() Config {
 	return Config{
 		Worker: Worker{Listen: "127.0.0.1:8080", ShutdownGrace: 10 * time.Second, PutTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second},
 		Limits: Limits{BodyBytes: 8 << 20, JSONDepth: 1000, BatchCells: 10000, BatchBytes: 64 << 20, QueueBytes: 256 << 20},
-		Tailer: Tailer{HeartbeatInterval: 500 * time.Millisecond, TransactionCells: 8000},
-		Indexer: Indexer{
-			Group: "cellog-indexer",
-		},
+		Tailer: Tailer{HeartbeatInterval: 500 * time.Millisecond, TransactionCells: 10000},
 		Admin: Admin{Listen: "127.0.0.1:9180", MaxLag: 10 * time.Second},
 		Log:   Log{Level: "info", Format: "text"},
 	}

@@ -22,6 +22,9 @@ import (
 // failed.
 const CheckTimeout = 2 * time.Second
 
+// Registerer takes metrics; it is Prometheus's.
+type Registerer = prometheus.Registerer
+
 // Check says whether a part can do its work now; it returns nil or why not. It
 // must obey its context. It may be called concurrently.
 type Check func(ctx context.Context) error

@@ -1,0 +1,139 @@
+package app
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cellog/cellog/cdc/publish"
+	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/storage/mysql"
+)
+
+// Create says which datastore to make.
+type Create struct {
+	Name   string
+	Shards int
+	// Partitions of its topics; zero means as many as shards up to 256.
+	Partitions int
+	// Grant gives the worker's, the tailer's and the indexer's accounts what
+	// they need on each new database. The accounts must exist, for any host.
+	Grant bool
+	// Progress is told of shards done; nil means nobody listens.
+	Progress func(done, shards int)
+}
+
+// CreateDatastore makes a datastore's databases on all clusters, and writes
+// the first open positions of clusters that have none yet. Running it again
+// finishes what was interrupted.
+func CreateDatastore(ctx context.Context, cfg *config.Config, env Env, c Create) error {
+	m := mysql.CreateConfig{Name: c.Name, Shards: c.Shards, Partitions: c.Partitions, Clusters: Clusters(cfg, AdminAccount), Progress: c.Progress}
+	if c.Grant {
+		// One set of accounts serves all clusters: their grants are the same.
+		m.Grant = func(ctx context.Context, db *sql.DB, database string) error {
+			return grant(ctx, db, database, cfg.Clusters[0].Accounts)
+		}
+	}
+	if err := mysql.CreateDatastore(ctx, m); err != nil {
+		return err
+	}
+	return WriteFirstOpen(ctx, cfg, env)
+}
+
+// WriteFirstOpen writes {open, term 1, node} for every cluster that has no
+// positions yet; the node is the cluster's writable one.
+func WriteFirstOpen(ctx context.Context, cfg *config.Config, env Env) error {
+	for i := range cfg.Clusters {
+		if err := firstOpen(ctx, cfg, &cfg.Clusters[i], env); err != nil {
+			return fmt.Errorf("first open of cluster %s: %w", cfg.Clusters[i].Name, err)
+		}
+	}
+	return nil
+}
+
+func firstOpen(ctx context.Context, cfg *config.Config, c *config.Cluster, env Env) error {
+	node, id, err := master(ctx, c)
+	if err != nil {
+		return err
+	}
+	p, err := publish.New(publish.Config{Kafka: kafkaConfig(cfg, env, "cellog-create"), Cluster: c.Name, Prefix: cfg.Kafka.Prefix, Logger: env.log()})
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	_, err = p.WriteFirstOpen(ctx, node, id)
+	return err
+}
+
+// master finds a cluster's writable node and what names that server for good.
+func master(ctx context.Context, c *config.Cluster) (node, id string, err error) {
+	a := AdminAccount(c.Accounts)
+	var errs []error
+	for _, n := range c.Nodes {
+		id, readOnly, err := identity(ctx, mysqlconn.Config{Addr: n.Addr, User: a.User, Password: a.Password.Reveal(), MaxOpen: 1})
+		switch {
+		case err != nil:
+			errs = append(errs, fmt.Errorf("node %s: %w", n.Name, err))
+		case !readOnly:
+			return n.Name, id, nil
+		}
+	}
+	return "", "", errors.Join(append(errs, errors.New("no node is writable"))...)
+}
+
+// identity asks for @@server_uuid, which MariaDB does not have: there the
+// server_id names the server.
+func identity(ctx context.Context, cfg mysqlconn.Config) (id string, readOnly bool, err error) {
+	db, err := mysqlconn.Open(cfg)
+	if err != nil {
+		return "", false, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	var version string
+	if err := db.QueryRowContext(ctx, "SELECT VERSION(), @@global.read_only").Scan(&version, &readOnly); err != nil {
+		return "", false, err
+	}
+	query := "SELECT @@global.server_uuid"
+	if strings.Contains(version, "MariaDB") {
+		query = "SELECT CONCAT('mariadb-server-id-', @@global.server_id)"
+	}
+	err = db.QueryRowContext(ctx, query).Scan(&id)
+	return id, readOnly, err
+}
+
+// grant lets the working accounts into a database. The worker never gets
+// UPDATE or DELETE on entity; the indexer makes its own tables, so it needs
+// rights on the whole shard database.
+func grant(ctx context.Context, db *sql.DB, database string, a config.Accounts) error {
+	shard := !strings.HasPrefix(database, "cellog_")
+	var grants []string
+	add := func(acc config.Account, what, on string) {
+		if acc.User != "" && acc.User != a.Admin.User {
+			grants = append(grants, fmt.Sprintf("GRANT %s ON `%s`.%s TO %s@'%%'", what, database, on, quoteSQL(acc.User)))
+		}
+	}
+	if shard {
+		add(a.Worker, "SELECT", "*")
+		add(a.Worker, "INSERT", "entity")
+		add(a.Worker, "UPDATE", "shard_log")
+		add(a.Tailer, "SELECT", "*")
+		add(a.Indexer, "SELECT, INSERT, UPDATE, DELETE, CREATE", "*")
+	} else {
+		add(a.Worker, "SELECT, INSERT, UPDATE, DELETE", "*")
+		add(a.Tailer, "SELECT, INSERT, UPDATE", "*")
+		add(a.Indexer, "SELECT, INSERT, UPDATE", "*")
+	}
+	for _, g := range grants {
+		if _, err := db.ExecContext(ctx, g); err != nil {
+			return fmt.Errorf("%s: %w", g, err)
+		}
+	}
+	return nil
+}
+
+func quoteSQL(s string) string {
+	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(s) + "'"
+}

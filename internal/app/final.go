@@ -1,0 +1,136 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/schemas/position"
+)
+
+// finalRetry is the wait before a positions topic that cannot be read is tried
+// again.
+const finalRetry = 500 * time.Millisecond
+
+// final follows the positions topics of all clusters, so that a worker knows
+// what is final without asking. Positions are read committed: what stands in
+// an open transaction is not final.
+type final struct {
+	cfg    kafka.Config
+	topics []string
+	log    *slog.Logger
+
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu    sync.RWMutex // guards what follows
+	last  map[string]map[cellog.ShardID]cellog.AddedID
+	known map[string]bool // by topic: read to its end at least once
+}
+
+func newFinal(cfg *config.Config, env Env) *final {
+	f := &final{cfg: kafkaConfig(cfg, env, "cellog-worker"), log: env.log(), last: map[string]map[cellog.ShardID]cellog.AddedID{}, known: map[string]bool{}}
+	for _, c := range cfg.Clusters {
+		f.topics = append(f.topics, cellog.PositionsTopicName(cfg.Kafka.Prefix, c.Name))
+	}
+	return f
+}
+
+func (f *final) start() {
+	ctx, cancel := context.WithCancel(context.Background())
+	f.cancel = cancel
+	for _, t := range f.topics {
+		f.wg.Go(func() { f.follow(ctx, t) })
+	}
+}
+
+func (f *final) stop() {
+	if f.cancel != nil {
+		f.cancel()
+		f.wg.Wait()
+	}
+}
+
+// mark returns up to where a shard is final. Nothing is known before all
+// topics were read once: a shard may have been another cluster's before.
+func (f *final) mark(datastore string, shard cellog.ShardID) (cellog.AddedID, bool) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	if len(f.known) < len(f.topics) {
+		return 0, false
+	}
+	return f.last[datastore][shard], true
+}
+
+func (f *final) follow(ctx context.Context, topic string) {
+	complained := false
+	for ctx.Err() == nil {
+		err := f.followOnce(ctx, topic)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil && !errors.Is(err, kafka.ErrUnknownTopic) && !complained {
+			f.log.Warn("cannot follow the positions: what is final is not known to move on", "topic", topic, "error", err)
+			complained = true
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(finalRetry):
+		}
+	}
+}
+
+// followOnce reads the topic to its end, then goes on until an error.
+func (f *final) followOnce(ctx context.Context, topic string) error {
+	admin, err := kafka.NewAdmin(f.cfg)
+	if err != nil {
+		return err
+	}
+	ends, err := admin.CommittedOffsets(ctx, topic)
+	admin.Close()
+	if err != nil {
+		return err
+	}
+	end := ends[0]
+	if err := kafka.ReadRange(ctx, f.cfg, topic, 0, end.Start, end.End, f.take); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	f.known[topic] = true
+	f.mu.Unlock()
+	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{Config: f.cfg})
+	if err != nil {
+		return err
+	}
+	defer consumer.Close()
+	// Reading it all again costs little, for the topic is compacted, and
+	// leaves no gap between the two readers.
+	return consumer.Follow(ctx, kafka.FromZero(), []string{topic}, func(d kafka.Delivery) error {
+		return f.take(kafka.Fetched{Record: d.Record})
+	})
+}
+
+func (f *final) take(r kafka.Fetched) error {
+	ds, shard, ok := position.ParseShardKey(string(r.Key))
+	if !ok || len(r.Value) == 0 {
+		return nil
+	}
+	p, err := position.Unmarshal[position.Shard](r.Value)
+	if err != nil {
+		return fmt.Errorf("position of shard %s: %w", cellog.DatabaseName(ds, shard), err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.last[ds] == nil {
+		f.last[ds] = map[cellog.ShardID]cellog.AddedID{}
+	}
+	// Final is for ever: an older record read again changes nothing.
+	f.last[ds][shard] = max(f.last[ds][shard], p.Last)
+	return nil
+}

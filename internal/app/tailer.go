@@ -1,0 +1,292 @@
+package app
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/cdc"
+	"github.com/cellog/cellog/cdc/binlog"
+	"github.com/cellog/cellog/cdc/publish"
+	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/storage/mysql"
+)
+
+// askTimeout bounds the question whether a server is writable.
+const askTimeout = 2 * time.Second
+
+// Tailers runs one tailer for each storage cluster that the configuration
+// gives to this process.
+type Tailers struct {
+	pools      *pools
+	tailers    map[string]*cdc.Tailer
+	publishers []*publish.Publisher
+
+	mu      sync.Mutex
+	stopped bool
+}
+
+// NewTailers builds the tailers; Start runs them.
+func NewTailers(cfg *config.Config, env Env) (*Tailers, error) {
+	p, err := openPools(cfg, tailerAccount, mysqlconn.Config{MaxOpen: 8, ReadTimeout: time.Minute, Session: map[string]string{"time_zone": "'+00:00'"}})
+	if err != nil {
+		return nil, err
+	}
+	t := &Tailers{pools: p, tailers: map[string]*cdc.Tailer{}}
+	for i := range cfg.Clusters {
+		c := &cfg.Clusters[i]
+		if !tails(cfg, c.Name) {
+			continue
+		}
+		if err := t.add(cfg, c, env); err != nil {
+			return nil, errors.Join(err, t.close())
+		}
+	}
+	return t, nil
+}
+
+func tails(cfg *config.Config, cluster string) bool {
+	for _, name := range cfg.Tailer.Clusters {
+		if name == cluster {
+			return true
+		}
+	}
+	return len(cfg.Tailer.Clusters) == 0
+}
+
+func (t *Tailers) add(cfg *config.Config, c *config.Cluster, env Env) error {
+	pub, err := publish.New(publish.Config{
+		Kafka: kafkaConfig(cfg, env, "cellog-tailer-"+c.Name), Cluster: c.Name, Prefix: cfg.Kafka.Prefix,
+		MaxBodyBytes: int(cfg.Limits.BodyBytes), Logger: env.log(),
+	})
+	if err != nil {
+		return err
+	}
+	t.publishers = append(t.publishers, pub)
+	servers := &servers{cluster: c, pools: t.pools}
+	tl, err := cdc.New(cdc.Config{
+		Cluster: c.Name, Publisher: pub, Nodes: servers.nodes, TailMaster: cfg.Tailer.TailMaster,
+		Merged: func(ds string) bool { return cfg.Datastore(ds).MergedTopic },
+		Beat:   servers.beat, BeatEvery: cfg.Tailer.HeartbeatInterval,
+		MaxBodyBytes: int(cfg.Limits.BodyBytes), MaxTransactionCells: cfg.Tailer.TransactionCells,
+		Logger: env.log(), Registerer: env.Registry,
+	})
+	if err != nil {
+		return err
+	}
+	t.tailers[c.Name] = tl
+	return nil
+}
+
+// Start runs the tailers in the background.
+func (t *Tailers) Start(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopped {
+		return errors.New("tailer: it was stopped; make a new one")
+	}
+	for name, tl := range t.tailers {
+		if err := tl.Start(ctx); err != nil {
+			return fmt.Errorf("tailer of cluster %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// Stop commits what is in hand and ends the tailers, all at a time.
+func (t *Tailers) Stop(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopped {
+		return nil
+	}
+	t.stopped = true
+	errs := make(chan error, len(t.tailers))
+	for name, tl := range t.tailers {
+		go func() {
+			err := tl.Stop(ctx)
+			if err != nil {
+				err = fmt.Errorf("tailer of cluster %s: %w", name, err)
+			}
+			errs <- err
+		}()
+	}
+	var err error
+	for range t.tailers {
+		err = errors.Join(err, <-errs)
+	}
+	return errors.Join(err, t.close())
+}
+
+func (t *Tailers) close() error {
+	for _, p := range t.publishers {
+		p.Close()
+	}
+	return t.pools.close()
+}
+
+// Status returns what each tailer is doing, by cluster.
+func (t *Tailers) Status() map[string]cdc.Status {
+	out := make(map[string]cdc.Status, len(t.tailers))
+	for name, tl := range t.tailers {
+		out[name] = tl.Status()
+	}
+	return out
+}
+
+// Ready returns nil while every cluster's stream flows and no shard is
+// stopped.
+func (t *Tailers) Ready(context.Context) error {
+	var errs []error
+	for name, tl := range t.tailers {
+		if err := tl.Ready(); err != nil {
+			errs = append(errs, fmt.Errorf("cluster %s: %w", name, err))
+		}
+		for shard, err := range tl.Status().Stopped {
+			errs = append(errs, fmt.Errorf("shard %s is stopped: %w", shard, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// servers are the nodes of one cluster, as its tailer needs them.
+type servers struct {
+	cluster *config.Cluster
+	pools   *pools
+}
+
+// writable asks a server whether it takes writes.
+func (s *servers) writable(ctx context.Context, node string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var readOnly bool
+	err := s.pools.get(s.cluster.Name, node).QueryRowContext(ctx, "SELECT @@global.read_only").Scan(&readOnly)
+	return !readOnly && err == nil, err
+}
+
+// nodes lists the minions first. A server that does not answer is taken for a
+// minion: so a cluster whose minions are all gone stalls, and is not tailed
+// from its master.
+func (s *servers) nodes(ctx context.Context) ([]cdc.Node, error) {
+	a := tailerAccount(s.cluster.Accounts)
+	var minions, masters []cdc.Node
+	for _, n := range s.cluster.Nodes {
+		source, err := binlog.New(binlog.Config{Addr: n.Addr, User: a.User, Password: a.Password.Reveal()})
+		if err != nil {
+			return nil, err
+		}
+		node := cdc.Node{Name: n.Name, Source: source, Entities: entities{s.pools.get(s.cluster.Name, n.Name)}}
+		if node.Master, err = s.writable(ctx, n.Name); node.Master && err == nil {
+			masters = append(masters, node)
+		} else {
+			minions = append(minions, node)
+		}
+	}
+	return append(minions, masters...), nil
+}
+
+// beat writes a heartbeat on the master.
+func (s *servers) beat(ctx context.Context, cluster string, beat int64, at time.Time) error {
+	var errs []error
+	for _, n := range s.cluster.Nodes {
+		ok, err := s.writable(ctx, n.Name)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("node %s: %w", n.Name, err))
+		}
+		if !ok {
+			continue
+		}
+		_, err = s.pools.get(s.cluster.Name, n.Name).ExecContext(ctx,
+			"INSERT INTO cellog_meta.heartbeats (cluster, beat, written_at) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE beat = VALUES(beat), written_at = VALUES(written_at)",
+			cluster, beat, at)
+		return err
+	}
+	return errors.Join(append(errs, errors.New("no node is writable"))...)
+}
+
+// entities reads a server's own tables.
+type entities struct{ db *sql.DB }
+
+// headsAtOnce is how many shard_logs one statement reads.
+const headsAtOnce = 256
+
+// Heads calls f for every shard_log of the server.
+func (e entities) Heads(ctx context.Context, f func(cdc.Head) error) error {
+	shards, err := e.shards(ctx)
+	if err != nil {
+		return err
+	}
+	for len(shards) > 0 {
+		n := min(len(shards), headsAtOnce)
+		if err := e.heads(ctx, shards[:n], f); err != nil {
+			return err
+		}
+		shards = shards[n:]
+	}
+	return nil
+}
+
+func (e entities) shards(ctx context.Context) (out []cdc.ShardKey, err error) {
+	rows, err := e.db.QueryContext(ctx, "SELECT table_schema FROM information_schema.tables WHERE table_name = 'shard_log' ORDER BY 1")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		if ds, shard, ok := cellog.ParseDatabaseName(name); ok {
+			out = append(out, cdc.ShardKey{Datastore: ds, Shard: shard})
+		}
+	}
+	return out, rows.Err()
+}
+
+func (e entities) heads(ctx context.Context, shards []cdc.ShardKey, f func(cdc.Head) error) (err error) {
+	var q strings.Builder
+	for i, k := range shards {
+		if i > 0 {
+			q.WriteString(" UNION ALL ")
+		}
+		fmt.Fprintf(&q, "SELECT %d, epoch, term, last_added_id FROM `%s`.shard_log", i, k)
+	}
+	rows, err := e.db.QueryContext(ctx, q.String())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var i int
+		var h cdc.Head
+		if err := rows.Scan(&i, &h.Epoch, &h.Term, &h.Last); err != nil {
+			return err
+		}
+		h.Shard = shards[i]
+		if err := f(h); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+// ReadEntity reads a shard's cells in order.
+func (e entities) ReadEntity(ctx context.Context, datastore string, shard cellog.ShardID, after cellog.AddedID, limit int) ([]cellog.Cell, error) {
+	return mysql.ReadEntity(ctx, e.db, datastore, shard, after, limit)
+}
+
+// Datastore reads what the server records about a datastore.
+func (e entities) Datastore(ctx context.Context, name string) (shards, partitions int, ok bool, err error) {
+	err = e.db.QueryRowContext(ctx, "SELECT shards, partitions FROM cellog_meta.datastores WHERE name = ?", name).Scan(&shards, &partitions)
+	if errors.Is(err, sql.ErrNoRows) || mysqlconn.IsMissing(err) {
+		return 0, 0, false, nil
+	}
+	return shards, partitions, err == nil, err
+}
