@@ -1,0 +1,246 @@
+package put
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/ingest"
+	"github.com/cellog/cellog/ingest/httpapi"
+	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/internal/mysqlserver"
+	"github.com/cellog/cellog/schemas/body"
+	"github.com/cellog/cellog/storage"
+	"github.com/cellog/cellog/storage/mysql"
+)
+
+const (
+	clients = 256
+	shards  = 16
+)
+
+// trip is a body of about 600 bytes, as a taxi trip has.
+func trip(n int64) []byte {
+	return fmt.Appendf(nil, `{"trip":%d,"pickup":"2019-03-01T00:%02d:%02dZ","dropoff":"2019-03-01T00:31:07Z","passengers":1,"distance":%d.%02d,"fare":%d.5,`+
+		`"tip":%d.15,"tolls":0,"total":%d.65,"color":"yellow","payment":"credit card","pickup_zone":"Lenox Hill West","dropoff_zone":"UN/Turtle Bay South",`+
+		`"pickup_borough":"Manhattan","dropoff_borough":"Manhattan","driver_partner_uuid":"%s","rider_uuid":"%s","city_uuid":"%s","status":"completed",`+
+		`"route":[[40.7681,-73.9819],[40.7655,-73.9801],[40.7612,-73.9776]]}`,
+		n, n%60, n%59, n%20, n%100, n%80, n%9, n%90, uuid.New(), uuid.New(), uuid.New())
+}
+
+func start(tb testing.TB) *mysqlserver.Server {
+	tb.Helper()
+	flavour := mysqlserver.MariaDB
+	if f := os.Getenv("CELLOG_TEST_FLAVOUR"); f != "" {
+		flavour = mysqlserver.Flavour(f)
+	}
+	srv, err := mysqlserver.Start(context.Background(), mysqlserver.Config{Dir: tb.TempDir(), Flavour: flavour, Binary: os.Getenv("CELLOG_MYSQLD"), ServerID: 1,
+		Options: []string{"--max-connections=1000"}})
+	must(tb, err)
+	tb.Cleanup(func() {
+		if err := srv.Stop(context.Background()); err != nil {
+			tb.Error(err)
+		}
+	})
+	db, err := srv.Open("")
+	must(tb, err)
+	defer db.Close()
+	_, err = db.Exec("SET GLOBAL read_only = 0")
+	must(tb, err)
+	return srv
+}
+
+func must(tb testing.TB, err error) {
+	tb.Helper()
+	if err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// spread runs f from many goroutines, n times in all, and returns how long it
+// took.
+func spread(tb testing.TB, n int, f func(client int, i int64) error) time.Duration {
+	tb.Helper()
+	var next atomic.Int64
+	var failed atomic.Pointer[error]
+	var wg sync.WaitGroup
+	begin := time.Now()
+	for c := range clients {
+		wg.Go(func() {
+			for failed.Load() == nil {
+				i := next.Add(1)
+				if i > int64(n) {
+					return
+				}
+				if err := f(c, i); err != nil {
+					failed.CompareAndSwap(nil, &err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := failed.Load(); err != nil {
+		tb.Fatal(*err)
+	}
+	return time.Since(begin)
+}
+
+// BenchmarkPut prints puts per second of both ways and their ratio.
+func BenchmarkPut(b *testing.B) {
+	srv := start(b)
+	var plain, http float64
+	run := func(name string, rate *float64, f func(*testing.B, *mysqlserver.Server, int) time.Duration) {
+		b.Run(name, func(b *testing.B) {
+			n := max(b.N, 2*clients)
+			before := cpu(b, srv)
+			*rate = float64(n) / f(b, srv, n).Seconds()
+			b.ReportMetric(*rate, "rows/s")
+			// With others on the machine this says more than the rate.
+			b.ReportMetric(float64((cpu(b, srv)-before).Microseconds())/float64(n), "cpu-µs/row")
+		})
+	}
+	var direct float64
+	run("plain", &plain, plainInserts)
+	run("http", &http, httpPuts)
+	run("direct", &direct, directPuts)
+	fmt.Printf("HTTP puts / plain inserts, %s %s, %d clients, %d shards: %.2f\n", srv.Flavour(), srv.Version(), clients, shards, http/plain)
+}
+
+// cpu returns the time that server and clients have spent computing.
+func cpu(b *testing.B, srv *mysqlserver.Server) time.Duration {
+	b.Helper()
+	var own syscall.Rusage
+	must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &own))
+	sum := time.Duration(own.Utime.Nano() + own.Stime.Nano())
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", srv.PID()))
+	if err != nil {
+		return sum // not Linux: the clients' share only
+	}
+	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	for _, i := range []int{11, 12} { // utime and stime, in hundredths of a second
+		n, err := strconv.Atoi(f[i])
+		must(b, err)
+		sum += time.Duration(n) * 10 * time.Millisecond
+	}
+	return sum
+}
+
+// plainInserts inserts rows with one autocommit statement each.
+func plainInserts(b *testing.B, srv *mysqlserver.Server, n int) time.Duration {
+	db, err := mysqlconn.Open(mysqlconn.Config{Addr: srv.Socket(), User: "root", MaxOpen: clients})
+	must(b, err)
+	defer db.Close()
+	for s := range shards {
+		for _, q := range []string{
+			fmt.Sprintf("CREATE DATABASE IF NOT EXISTS plain_%04d", s),
+			fmt.Sprintf("DROP TABLE IF EXISTS plain_%04d.entity", s),
+			fmt.Sprintf("CREATE TABLE plain_%04d.entity (added_id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY, row_key BINARY(16) NOT NULL, "+
+				"column_name VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL, ref_key BIGINT NOT NULL, body MEDIUMBLOB NOT NULL, "+
+				"created_at DATETIME(6) NOT NULL, UNIQUE KEY cell (row_key, column_name, ref_key)) ENGINE = InnoDB", s),
+		} {
+			_, err := db.Exec(q)
+			must(b, err)
+		}
+	}
+	ctx := context.Background()
+	spread(b, 2*clients, func(int, int64) error { return db.PingContext(ctx) }) // connections are open before the clock runs
+	b.ResetTimer()
+	return spread(b, n, func(_ int, i int64) error {
+		row := uuid.New()
+		stored, err := body.Encode(nil, trip(i), body.Limits{})
+		if err != nil {
+			return err
+		}
+		_, err = db.ExecContext(ctx, fmt.Sprintf("INSERT INTO plain_%04d.entity (row_key, column_name, ref_key, body, created_at) VALUES (?, 'BASE', 1, ?, UTC_TIMESTAMP(6))",
+			cellog.ShardOf(row, shards)), row[:], stored)
+		return err
+	})
+}
+
+var serial atomic.Int64
+
+// stack makes a fresh datastore with a store and an ingest over it.
+func stack(b *testing.B, srv *mysqlserver.Server) (string, *mysql.Store, *ingest.Ingest) {
+	b.Helper()
+	ctx := context.Background()
+	clusters := []storage.Cluster{{Name: "c0", Nodes: []storage.Node{{Name: "n0", Addr: srv.Socket(), User: "root"}}}}
+	ds := fmt.Sprintf("b%d", serial.Add(1))
+	must(b, mysql.CreateDatastore(ctx, mysql.CreateConfig{Name: ds, Shards: shards, Clusters: clusters}))
+	st, err := mysql.New(mysql.Config{Clusters: clusters})
+	must(b, err)
+	must(b, st.Start(ctx))
+	in, err := ingest.New(ingest.Config{Store: st})
+	must(b, err)
+	return ds, st, in
+}
+
+// httpPuts puts cells over HTTP, one a request, on kept-alive connections.
+func httpPuts(b *testing.B, srv *mysqlserver.Server, n int) time.Duration {
+	ctx := context.Background()
+	ds, st, in := stack(b, srv)
+	api, err := httpapi.New(httpapi.Config{Ingest: in, Store: st})
+	must(b, err)
+	hs := httpapi.NewServer(api, "127.0.0.1:0")
+	must(b, hs.Start(ctx))
+	tr := &http.Transport{MaxIdleConnsPerHost: clients, DisableCompression: true}
+	client := &http.Client{Transport: tr}
+	defer func() {
+		tr.CloseIdleConnections()
+		must(b, hs.Stop(ctx))
+		must(b, in.Stop(ctx))
+		must(b, st.Stop(ctx))
+	}()
+	put := func(i int64) error {
+		req, err := http.NewRequest(http.MethodPut, fmt.Sprintf("http://%s/v1/%s/cells/%s/BASE/1", hs.Addr(), ds, uuid.New()), bytes.NewReader(trip(i)))
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			return err
+		}
+		if resp.StatusCode != http.StatusCreated {
+			return fmt.Errorf("status %s", resp.Status)
+		}
+		return nil
+	}
+	spread(b, 2*clients, func(int, int64) error { return put(0) }) // connections are open before the clock runs
+	b.ResetTimer()
+	return spread(b, n, func(_ int, i int64) error { return put(i) })
+}
+
+// directPuts calls ingest without HTTP between.
+func directPuts(b *testing.B, srv *mysqlserver.Server, n int) time.Duration {
+	ctx := context.Background()
+	ds, st, in := stack(b, srv)
+	defer func() {
+		must(b, in.Stop(ctx))
+		must(b, st.Stop(ctx))
+	}()
+	b.ResetTimer()
+	return spread(b, n, func(_ int, i int64) error {
+		res, err := in.Put(ctx, ds, cellog.Put{Key: cellog.Key{Row: uuid.New(), Column: "BASE", Ref: 1}, Body: trip(i)})
+		if err == nil && res.Outcome != cellog.Created {
+			err = fmt.Errorf("outcome %v", res.Outcome)
+		}
+		return err
+	})
+}
