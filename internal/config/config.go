@@ -173,8 +173,8 @@ func Default() Config {
 		Worker: Worker{Listen: "127.0.0.1:8080", ShutdownGrace: 10 * time.Second, PutTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second},
 		Limits: Limits{BodyBytes: 8 << 20, JSONDepth: 1000, BatchCells: 10000, BatchBytes: 64 << 20, QueueBytes: 256 << 20},
 		Tailer: Tailer{HeartbeatInterval: 500 * time.Millisecond, TransactionCells: 10000},
-		Admin: Admin{Listen: "127.0.0.1:9180", MaxLag: 10 * time.Second},
-		Log:   Log{Level: "info", Format: "text"},
+		Admin:  Admin{Listen: "127.0.0.1:9180", MaxLag: 10 * time.Second},
+		Log:    Log{Level: "info", Format: "text"},
 	}
 }
 
