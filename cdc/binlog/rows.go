@@ -162,9 +162,9 @@ func (s *stream) entityRow(c *cursor, r *cdc.Row) error {
 }
 
 func (s *stream) beatRow(c *cursor) (cdc.Beat, error) {
-	nulls := c.u8()
-	if nulls != 0 {
-		return cdc.Beat{}, fmt.Errorf("heartbeat with NULL (bitmap %08b)", nulls)
+	const used = 1<<3 - 1 // the servers set the bits of columns that are not there
+	if nulls := c.u8() & used; nulls != 0 {
+		return cdc.Beat{}, fmt.Errorf("heartbeat with NULL (bitmap %03b)", nulls)
 	}
 	b := cdc.Beat{Cluster: string(c.short8()), Beat: c.i64(), WrittenAt: c.datetime6()}
 	if c.short {

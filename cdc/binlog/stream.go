@@ -225,8 +225,10 @@ func (s *stream) rows(typ replication.EventType, ev *replication.RowsEvent) erro
 	case entity:
 		return s.entityRows(typ, ev, t, data)
 	case beats:
+		// A heartbeat that cannot be read is none, and the tailer's readiness
+		// says so; cells go on.
 		if t.bad == nil {
-			return s.beatRows(typ, ev, data)
+			s.beatRows(typ, ev, data)
 		}
 	}
 	return nil
@@ -336,7 +338,7 @@ func (s *stream) dropRows() {
 	s.cur.Bytes = 0
 }
 
-func (s *stream) beatRows(typ replication.EventType, ev *replication.RowsEvent, data []byte) error {
+func (s *stream) beatRows(typ replication.EventType, ev *replication.RowsEvent, data []byte) {
 	update := false
 	switch typ {
 	case replication.WRITE_ROWS_EVENTv1, replication.WRITE_ROWS_EVENTv2:
@@ -346,13 +348,13 @@ func (s *stream) beatRows(typ replication.EventType, ev *replication.RowsEvent, 
 		update = typ == replication.MARIADB_UPDATE_ROWS_COMPRESSED_EVENT_V1
 		var err error
 		if data, err = mysql.DecompressMariadbData(data); err != nil {
-			return errors.New("binlog: compressed heartbeat cannot be unpacked")
+			return
 		}
 	default:
-		return nil
+		return
 	}
 	if !fullImage(ev.ColumnBitmap1, len(beatLayout)) || update && !fullImage(ev.ColumnBitmap2, len(beatLayout)) {
-		return fmt.Errorf("binlog: heartbeats: %w", errImage)
+		return
 	}
 	for cur := (cursor{data: data}); len(cur.data) > 0; {
 		b, err := s.beatRow(&cur)
@@ -360,9 +362,8 @@ func (s *stream) beatRows(typ replication.EventType, ev *replication.RowsEvent, 
 			b, err = s.beatRow(&cur) // the second image is the new row
 		}
 		if err != nil {
-			return fmt.Errorf("binlog: heartbeats: %w", err)
+			return
 		}
 		s.cur.Beats = append(s.cur.Beats, b)
 	}
-	return nil
 }

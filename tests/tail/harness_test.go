@@ -28,9 +28,13 @@ import (
 // account is how a tailer logs in to the server.
 type account struct{ Addr, User, Password string }
 
+func openDB(a account) (*sql.DB, error) {
+	return mysqlconn.Open(mysqlconn.Config{Addr: a.Addr, User: a.User, Password: a.Password, MaxOpen: 16})
+}
+
 func open(t testing.TB, a account) *sql.DB {
 	t.Helper()
-	db, err := mysqlconn.Open(mysqlconn.Config{Addr: a.Addr, User: a.User, Password: a.Password, MaxOpen: 16})
+	db, err := openDB(a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,39 +119,11 @@ const beatEvery = 50 * time.Millisecond
 // configuration.
 func (r *rig) tailer(t testing.TB, change func(*cdc.Config, *binlog.Config)) *cdc.Tailer {
 	t.Helper()
-	pub, err := publish.New(publish.Config{Kafka: r.kafka, Cluster: r.cluster, Prefix: r.prefix})
+	tl, closer, err := buildTailer(r.spec(), slog.New(slog.NewTextHandler(logWriter{t}, nil)), change)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(pub.Close)
-	bc := binlog.Config{Addr: r.account.Addr, User: r.account.User, Password: r.account.Password, HeartbeatPeriod: 200 * time.Millisecond}
-	db := open(t, r.account)
-	cfg := cdc.Config{
-		Cluster:   r.cluster,
-		Publisher: pub,
-		BeatEvery: beatEvery,
-		StandBy:   6 * beatEvery,
-		FillWait:  2 * time.Second,
-		Logger:    slog.New(slog.NewTextHandler(logWriter{t}, nil)),
-		Beat: func(ctx context.Context, cluster string, beat int64, at time.Time) error {
-			_, err := db.ExecContext(ctx, "INSERT INTO cellog_meta.heartbeats VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE beat = VALUES(beat), written_at = VALUES(written_at)", cluster, beat, at)
-			return err
-		},
-	}
-	if change != nil {
-		change(&cfg, &bc)
-	}
-	src, err := binlog.New(bc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Nodes = func(context.Context) ([]cdc.Node, error) {
-		return []cdc.Node{{Name: "n1", Master: true, Source: src, Entities: entities{db}}}, nil
-	}
-	tl, err := cdc.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(closer)
 	return tl
 }
 
