@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/cellog/cellog/internal/kafka"
 )
 
@@ -35,7 +33,7 @@ type Config struct {
 	// Logger; nil discards.
 	Logger *slog.Logger
 	// Registerer gets the metrics; nil for none.
-	Registerer prometheus.Registerer
+	Registerer Registerer
 }
 
 func (c Config) withDefaults() Config {

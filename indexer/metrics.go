@@ -2,6 +2,9 @@ package indexer
 
 import "github.com/prometheus/client_golang/prometheus"
 
+// Registerer takes metrics; it is Prometheus's.
+type Registerer = prometheus.Registerer
+
 type metrics struct {
 	cells, mismatches, rows *prometheus.CounterVec
 	lag                     *prometheus.HistogramVec
@@ -9,7 +12,7 @@ type metrics struct {
 	applyErrors             *prometheus.CounterVec
 }
 
-func newMetrics(reg prometheus.Registerer) *metrics {
+func newMetrics(reg Registerer) *metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "cellog", Subsystem: "indexer", Name: name, Help: help}, labels)
 	}

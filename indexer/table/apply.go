@@ -9,6 +9,7 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/indexer"
+	"github.com/cellog/cellog/internal/failpoint"
 )
 
 // row is a row of a batch on its way: what the batch knows of it, and the
@@ -204,6 +205,10 @@ func (a *applying) spread(ctx context.Context) error {
 		maps.Copy(held, h.held)
 	}
 
+	if failpoint.Hit("indexer/after-home") {
+		return errFailpoint
+	}
+
 	// B: entries. Their server's progress is with them, unless more is to
 	// come for that server.
 	if err := a.project(ctx); err != nil {
@@ -230,12 +235,20 @@ func (a *applying) spread(ctx context.Context) error {
 		return err
 	}
 
+	if failpoint.Hit("indexer/after-entries") {
+		return errFailpoint
+	}
+
 	// C: removals, now that every new entry is there.
 	err = onEach(ctx, a.removals, func(ctx context.Context, db *sql.DB, es []entry) error {
 		return a.write(ctx, db, held, targets(es), append(removalStmts(es), a.progressStmt()))
 	})
 	if err != nil {
 		return err
+	}
+
+	if failpoint.Hit("indexer/after-removals") {
+		return errFailpoint
 	}
 
 	// D: the home rows forget, and the sources say how far it all is.

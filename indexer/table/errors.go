@@ -12,4 +12,7 @@ var (
 	// assignment number in between. Applying the batch again takes the next
 	// number.
 	ErrRefused = errors.New("index tables: another indexer has taken over the source shard")
+
+	// errFailpoint is returned where a test stops an Apply between two steps.
+	errFailpoint = errors.New("index tables: stopped by a failpoint")
 )

@@ -4,29 +4,29 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"io/fs"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/indexer"
-	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/internal/mysqltest"
 	"github.com/cellog/cellog/schemas/indexdef"
-	"github.com/cellog/cellog/schemas/sqlfiles"
 )
+
+func TestMain(m *testing.M) { mysqltest.Main(m) }
 
 // world is a datastore of a few shards on one or two servers.
 type world struct {
 	shards int
-	dbs    []*sql.DB
+	dbs    []*sql.DB // as the indexer
+	admin  []*sql.DB
 	epoch  cellog.Epoch
 }
 
 func (w *world) Shards(context.Context, string) (int, error) { return w.shards, nil }
 
 func (w *world) ShardDB(_ context.Context, _ string, s cellog.ShardID) (*sql.DB, cellog.Epoch, error) {
-	return w.dbs[int(s)%len(w.dbs)], w.epoch, nil
+	return w.db(int(s)), w.epoch, nil
 }
 
 func (w *world) ReadDB(ctx context.Context, ds string, s cellog.ShardID, from cellog.ReadFrom) (*sql.DB, cellog.Origin, error) {
@@ -34,47 +34,28 @@ func (w *world) ReadDB(ctx context.Context, ds string, s cellog.ShardID, from ce
 	return db, cellog.Origin{From: from, Node: "n"}, err
 }
 
+// newWorld makes a datastore on one server (the shared one) or on two, even
+// shards on the first.
 func newWorld(t testing.TB, shards, servers int) *world {
 	t.Helper()
-	sock := os.Getenv("SCRATCH")
 	w := &world{shards: shards, epoch: 1}
-	for range servers {
-		db, err := mysqlconn.Open(mysqlconn.Config{Addr: sock, User: "root", MultiStatements: true})
-		if err != nil {
-			t.Fatal(err)
+	for i := range servers {
+		var here []cellog.ShardID
+		for s := i; s < shards; s += servers {
+			here = append(here, cellog.ShardID(s))
 		}
-		t.Cleanup(func() { db.Close() })
-		w.dbs = append(w.dbs, db)
-	}
-	db := w.dbs[0]
-	must := func(q string) {
-		t.Helper()
-		if _, err := db.Exec(q); err != nil {
-			t.Fatal(q, err)
+		n := mysqltest.Server(t)
+		if i > 0 {
+			n = mysqltest.Start(t)
 		}
-	}
-	must("DROP DATABASE IF EXISTS cellog_meta")
-	must("CREATE DATABASE cellog_meta")
-	must("DROP DATABASE IF EXISTS cellog_buffer")
-	must("CREATE DATABASE cellog_buffer")
-	run := func(files fs.FS, use string) {
-		names, _ := fs.Glob(files, "*.sql")
-		for _, n := range names {
-			b, _ := fs.ReadFile(files, n)
-			q := strings.TrimPrefix(string(b), "-- +goose Up\n")
-			must(use + q)
-		}
-	}
-	run(sqlfiles.Server(), "")
-	for s := range shards {
-		name := cellog.DatabaseName("trips", cellog.ShardID(s))
-		must("DROP DATABASE IF EXISTS " + name)
-		must("CREATE DATABASE " + name)
-		run(sqlfiles.Shard(), "USE "+name+";")
-		must("INSERT INTO " + name + ".shard_log VALUES (1, 1, 1, 'open', 0, '2026-01-01')")
+		n.CreateSomeShards(t, "trips", shards, here)
+		w.dbs = append(w.dbs, n.As(t, mysqltest.Accounts.Indexer, ""))
+		w.admin = append(w.admin, n.DB(t, ""))
 	}
 	return w
 }
+
+func (w *world) db(s int) *sql.DB { return w.dbs[s%len(w.dbs)] }
 
 func newTables(t testing.TB, w *world) *Tables {
 	t.Helper()
@@ -100,7 +81,7 @@ func dump(t testing.TB, w *world, ix *indexer.Index) string {
 	var b strings.Builder
 	for s := range w.shards {
 		for _, table := range []string{entryTable(ix, cellog.ShardID(s)), homeTable(ix, cellog.ShardID(s))} {
-			rows, err := w.dbs[0].Query("SELECT * FROM " + table + " ORDER BY row_key, version")
+			rows, err := w.db(s).Query("SELECT * FROM " + table + " ORDER BY row_key, version")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -131,4 +112,18 @@ func dump(t testing.TB, w *world, ix *indexer.Index) string {
 		}
 	}
 	return b.String()
+}
+
+// clear empties the index's tables and what is known of it.
+func (w *world) clear(t testing.TB, ix *indexer.Index) {
+	t.Helper()
+	for i, db := range w.dbs {
+		stmts := []string{"UPDATE cellog_meta.index_sources SET number = 0", "DELETE FROM cellog_meta.index_progress", "DELETE FROM cellog_meta.index_applied"}
+		for s := i; s < w.shards; s += len(w.dbs) {
+			stmts = append(stmts, "DELETE FROM "+entryTable(ix, cellog.ShardID(s)), "DELETE FROM "+homeTable(ix, cellog.ShardID(s)))
+		}
+		if _, err := db.Exec(strings.Join(stmts, ";")); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
