@@ -1,0 +1,182 @@
+package doctor
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/internal/mysqlserver"
+	"github.com/cellog/cellog/internal/mysqltest"
+)
+
+func TestMain(m *testing.M) { mysqltest.Main(m) }
+
+func worstOf(f []Finding, check string) Finding {
+	for _, x := range f {
+		if x.Check == check {
+			return x
+		}
+	}
+	return Finding{Level: "absent"}
+}
+
+// A server as cellog starts it is well; each setting that is made wrong on
+// purpose is found, with its fix, and nothing else is.
+func TestMisSetServers(t *testing.T) {
+	n := mysqltest.Start(t)
+	db := n.DB(t, "")
+	node := Node{Cluster: "c0", Name: "c0-n0", DB: db, MaxBody: 8 << 20}
+	n.Exec(t, "SET GLOBAL read_only=OFF")
+	found, s := MySQL(t.Context(), node)
+	for _, f := range found {
+		if f.Level != OK {
+			t.Errorf("a server as cellog starts it: %+v", f)
+		}
+	}
+	if !s.Writable || !s.Reached || s.MariaDB != (mysqltest.Flavour() == mysqlserver.MariaDB) {
+		t.Errorf("%+v", s)
+	}
+	for _, c := range []struct {
+		variable, bad, good string
+		level               Level
+	}{
+		{"binlog_format", "'STATEMENT'", "'ROW'", Bad},
+		{"binlog_row_image", "'MINIMAL'", "'FULL'", Bad},
+		{"sync_binlog", "0", "1", Bad},
+		{"innodb_flush_log_at_trx_commit", "2", "1", Bad},
+		{"gtid_strict_mode", "0", "1", Bad},
+		{"binlog_annotate_row_events", "1", "0", Warn},
+		{"replica_preserve_commit_order", "0", "1", Warn},
+		{"max_allowed_packet", "1048576", "1073741824", Bad},
+		{"character_set_server", "latin1", "utf8mb4", Warn},
+	} {
+		t.Run(c.variable, func(t *testing.T) {
+			if _, ok, err := node.variable(t.Context(), c.variable); err != nil || !ok {
+				t.Skipf("the flavour %s has no such variable (%v)", mysqltest.Flavour(), err)
+			}
+			n.Exec(t, "SET GLOBAL "+c.variable+"="+c.bad)
+			defer n.Exec(t, "SET GLOBAL "+c.variable+"="+c.good)
+			found, _ := MySQL(t.Context(), node)
+			for _, f := range found {
+				switch {
+				case f.Check == c.variable && (f.Level != c.level || f.Fix == "" || f.Why == ""):
+					t.Errorf("not found, or without why and fix: %+v", f)
+				case f.Check != c.variable && f.Level != OK:
+					t.Errorf("found besides: %+v", f)
+				}
+			}
+			if Worst(found) != c.level {
+				t.Errorf("worst is %s", Worst(found))
+			}
+		})
+	}
+	n.Exec(t, "SET GLOBAL read_only=ON")
+	found, s = MySQL(t.Context(), node)
+	if f := worstOf(found, "replication"); f.Level != Bad || s.Writable {
+		t.Errorf("a read-only server that replicates from nobody: %+v", f)
+	}
+	if f := Cluster("c0", []Server{s, s})[0]; f.Level != Bad || f.Found != "none" {
+		t.Errorf("no writable node: %+v", f)
+	}
+	n.Exec(t, "SET GLOBAL read_only=OFF")
+}
+
+func TestCluster(t *testing.T) {
+	up := Server{Node: Node{Name: "a"}, Reached: true, Writable: true}
+	down := Server{Node: Node{Name: "b"}, Reached: true}
+	for _, c := range []struct {
+		servers         []Server
+		master, minions Level
+	}{
+		{[]Server{up, down}, OK, OK},
+		{[]Server{up, up}, Bad, OK},
+		{[]Server{down, down}, Bad, OK},
+		{[]Server{up}, OK, Warn},
+	} {
+		f := Cluster("c0", c.servers)
+		if f[0].Level != c.master || f[1].Level != c.minions {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+func TestServerThatDoesNotAnswer(t *testing.T) {
+	db, err := mysqlconn.Open(mysqlconn.Config{Addr: "127.0.0.1:1", User: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	found, s := MySQL(t.Context(), Node{Name: "gone", DB: db})
+	if len(found) != 1 || found[0].Level != Bad || s.Reached {
+		t.Errorf("%+v", found)
+	}
+}
+
+func TestOldVersions(t *testing.T) {
+	for v, want := range map[string]Level{"8.0.36": Bad, "8.3.0": Bad, "8.4.0": OK, "9.7.0": OK, "10.5.9-MariaDB": Bad, "10.6.1-MariaDB": OK, "11.4.2-MariaDB-log": OK} {
+		if f := (Node{}).version(Server{Version: v, MariaDB: strings.Contains(v, "Maria")}); f.Level != want {
+			t.Errorf("%s: %+v", v, f)
+		}
+	}
+	for v, want := range map[string]Level{"v3.9": Warn, "v4.0": OK, "v4.4": OK, "at least v4.1": OK, "unknown custom version": Warn} {
+		if f := brokerVersion(1, v); f.Level != want {
+			t.Errorf("%s: %+v", v, f)
+		}
+	}
+}
+
+// The worker of the tests' accounts has production's rights; the admin may
+// change cells, and is caught.
+func TestWorkerAccount(t *testing.T) {
+	n := mysqltest.Server(t)
+	n.CreateShards(t, "doc", 1)
+	database := cellog.DatabaseName("doc", 0)
+	denied := mysqlconn.IsDenied
+	for _, f := range Worker(t.Context(), "c0", n.As(t, mysqltest.Accounts.Worker, ""), database, denied) {
+		if f.Level != OK {
+			t.Errorf("%+v", f)
+		}
+	}
+	for _, f := range Worker(t.Context(), "c0", n.DB(t, ""), database, denied) {
+		if f.Level != Bad || !strings.Contains(f.Fix, "REVOKE") {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+func TestKafka(t *testing.T) {
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, "trips.BASE"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	cfg := kafka.Config{Addrs: cluster.ListenAddrs()}
+	a, err := kafka.NewAdmin(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	for _, s := range []kafka.TopicSpec{kafka.PositionsTopic("_cellog.positions.c0"), kafka.ColumnTopic("trips.STATUS", 4, 8<<20)} {
+		if _, err := a.EnsureTopic(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := Kafka(t.Context(), Stream{Kafka: cfg, Clusters: []string{"c0"}, Datastores: []Datastore{{"trips", 4}}, MaxBody: 8 << 20})
+	got := map[string]Level{}
+	for _, f := range found {
+		got[f.Where] = f.Level
+	}
+	for where, want := range map[string]Level{"topic _cellog.positions.c0": OK, "topic _cellog.heartbeats": Warn, "topic trips.STATUS": OK, "topic trips.BASE": Bad} {
+		if got[where] != want {
+			t.Errorf("%s: %s, want %s (%+v)", where, got[where], want, found)
+		}
+	}
+	found = Kafka(t.Context(), Stream{Kafka: kafka.Config{}})
+	if Worst(found) != Bad {
+		t.Errorf("no brokers: %+v", found)
+	}
+}

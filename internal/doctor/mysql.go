@@ -1,0 +1,284 @@
+package doctor
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Node is a server to inspect.
+type Node struct {
+	Cluster, Name string
+	// DB is a pool with the admin's account.
+	DB *sql.DB
+	// MaxBody is the largest body that will be put, in bytes.
+	MaxBody int64
+}
+
+// Server is what MySQL learned of a node; Cluster compares several.
+type Server struct {
+	Node    Node
+	MariaDB bool
+	Version string
+	// Writable says that the server takes writes.
+	Writable bool
+	// Reached is false when the server did not answer.
+	Reached bool
+}
+
+// setting is a server variable that cellog relies on.
+type setting struct {
+	name string
+	// old is the variable's name on servers that do not know the first one.
+	old string
+	// mariadb and mysql say on which flavour it counts.
+	mariadb, mysql bool
+	level          Level
+	want           string
+	ok             func(value string) bool
+	why, fix       string
+}
+
+func is(values ...string) func(string) bool {
+	return func(v string) bool {
+		for _, w := range values {
+			if strings.EqualFold(v, w) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+func on(v string) bool { return is("ON", "1", "YES")(v) }
+
+// settings are in the order in which they are printed.
+var settings = []setting{
+	{name: "log_bin", mariadb: true, mysql: true, level: Bad, want: "ON", ok: on,
+		why: "without a binlog nothing reaches Kafka", fix: "[mysqld] log_bin=binlog, then restart"},
+	{name: "binlog_format", mariadb: true, mysql: true, level: Bad, want: "ROW", ok: is("ROW"),
+		why: "cells that are logged as statements cannot be read from the binlog", fix: "SET GLOBAL binlog_format=ROW, and [mysqld] binlog_format=ROW"},
+	{name: "binlog_row_image", mariadb: true, mysql: true, level: Bad, want: "FULL", ok: is("FULL"),
+		why: "rows without all their columns cannot be published", fix: "SET GLOBAL binlog_row_image=FULL, and [mysqld] binlog_row_image=FULL"},
+	{name: "gtid_mode", mysql: true, level: Bad, want: "ON", ok: is("ON"),
+		why: "the tailer cannot find its place on another server", fix: "[mysqld] gtid_mode=ON, enforce_gtid_consistency=ON, then restart"},
+	{name: "enforce_gtid_consistency", mysql: true, level: Bad, want: "ON", ok: is("ON"),
+		why: "gtid_mode needs it", fix: "[mysqld] enforce_gtid_consistency=ON, then restart"},
+	{name: "gtid_strict_mode", mariadb: true, level: Bad, want: "ON", ok: on,
+		why: "a server could take transactions that no other one has", fix: "SET GLOBAL gtid_strict_mode=ON, and [mysqld] gtid_strict_mode=ON"},
+	{name: "sync_binlog", mariadb: true, mysql: true, level: Bad, want: "1", ok: is("1"),
+		why: "an acknowledged cell may be missing from the binlog after a crash of the machine", fix: "SET GLOBAL sync_binlog=1, and [mysqld] sync_binlog=1"},
+	{name: "innodb_flush_log_at_trx_commit", mariadb: true, mysql: true, level: Bad, want: "1", ok: is("1"),
+		why: "an acknowledged cell may be lost after a crash of the machine", fix: "SET GLOBAL innodb_flush_log_at_trx_commit=1, and [mysqld] innodb_flush_log_at_trx_commit=1"},
+	{name: "innodb_doublewrite", mariadb: true, mysql: true, level: Bad, want: "ON", ok: func(v string) bool { return on(v) || strings.EqualFold(v, "DETECT_AND_RECOVER") },
+		why: "a torn page after a crash cannot be mended", fix: "[mysqld] innodb_doublewrite=ON, then restart"},
+	{name: "log_replica_updates", old: "log_slave_updates", mariadb: true, mysql: true, level: Bad, want: "ON", ok: on,
+		why: "a minion cannot be tailed, nor become master", fix: "[mysqld] log_slave_updates=ON (log_replica_updates on MySQL), then restart"},
+	{name: "replica_preserve_commit_order", old: "slave_preserve_commit_order", mysql: true, level: Warn, want: "ON", ok: on,
+		why: "a minion shows shards at different times of the past; the order in a shard holds all the same", fix: "STOP REPLICA SQL_THREAD; SET GLOBAL replica_preserve_commit_order=ON; START REPLICA SQL_THREAD"},
+	{name: "binlog_annotate_row_events", mariadb: true, level: Warn, want: "OFF", ok: is("OFF", "0"),
+		why: "each statement's text is written too: nearly three times the binlog", fix: "SET GLOBAL binlog_annotate_row_events=OFF, and [mysqld] binlog_annotate_row_events=OFF"},
+	{name: "character_set_server", mariadb: true, mysql: true, level: Warn, want: "utf8mb4", ok: is("utf8mb4"),
+		why: "tables that others make may not hold all text", fix: "[mysqld] character_set_server=utf8mb4"},
+}
+
+// MySQL inspects one server.
+func MySQL(ctx context.Context, n Node) ([]Finding, Server) {
+	s := Server{Node: n}
+	var readOnly bool
+	if err := n.DB.QueryRowContext(ctx, "SELECT VERSION(), @@global.read_only").Scan(&s.Version, &readOnly); err != nil {
+		return []Finding{{Where: n.Name, Check: "connection", Level: Bad, Found: err.Error(), Want: "an answer",
+			Why: "nothing is known about this server", Fix: "start it, or correct clusters[].nodes[].addr and accounts.admin"}}, s
+	}
+	s.Reached, s.Writable, s.MariaDB = true, !readOnly, strings.Contains(s.Version, "MariaDB")
+	found := []Finding{n.version(s)}
+	for _, set := range settings {
+		if s.MariaDB && set.mariadb || !s.MariaDB && set.mysql {
+			found = append(found, n.setting(ctx, set))
+		}
+	}
+	found = append(found, n.packet(ctx))
+	if !s.Writable {
+		found = append(found, n.replication(ctx, s))
+	}
+	return found, s
+}
+
+// version wants MySQL 8.4 and MariaDB 10.6, the oldest that cellog knows.
+func (n Node) version(s Server) Finding {
+	f := Finding{Where: n.Name, Check: "version", Level: OK, Found: s.Version, Want: "MySQL 8.4 or newer, or MariaDB 10.6 or newer"}
+	major, minor := parseVersion(s.Version)
+	low := [2]int{8, 4}
+	if s.MariaDB {
+		low = [2]int{10, 6}
+	}
+	if major < low[0] || major == low[0] && minor < low[1] {
+		f.Level, f.Why, f.Fix = Bad, "older servers were never tested, and their binlogs differ", "upgrade the server"
+	}
+	return f
+}
+
+func parseVersion(v string) (major, minor int) {
+	parts := strings.SplitN(v, ".", 3)
+	major, _ = strconv.Atoi(parts[0])
+	if len(parts) > 1 {
+		minor, _ = strconv.Atoi(parts[1])
+	}
+	return major, minor
+}
+
+// variable reads a global variable; ok is false where there is none.
+func (n Node) variable(ctx context.Context, name string) (value string, ok bool, err error) {
+	var ignored string
+	err = n.DB.QueryRowContext(ctx, "SHOW GLOBAL VARIABLES LIKE '"+strings.ReplaceAll(name, "_", `\_`)+"'").Scan(&ignored, &value)
+	if errors.Is(err, sql.ErrNoRows) {
+		return "", false, nil
+	}
+	return value, err == nil, err
+}
+
+func (n Node) setting(ctx context.Context, s setting) Finding {
+	f := Finding{Where: n.Name, Check: s.name, Level: OK, Want: s.want}
+	v, ok, err := n.variable(ctx, s.name)
+	if err == nil && !ok && s.old != "" {
+		f.Check = s.old
+		v, ok, err = n.variable(ctx, s.old)
+	}
+	f.Found = v
+	switch {
+	case err != nil:
+		f.Level, f.Found, f.Why, f.Fix = Bad, err.Error(), "the setting could not be read", "let accounts.admin read server variables"
+	case !ok:
+		// A server that dropped the variable has only the one behaviour left.
+		f.Found = "(no such variable)"
+	case !s.ok(v):
+		f.Level, f.Why, f.Fix = s.level, s.why, s.fix
+	}
+	return f
+}
+
+// packet wants room for the largest body and for a batch of them; 64 MiB is
+// what MySQL comes with.
+func (n Node) packet(ctx context.Context) Finding {
+	want := max(64<<20, 2*n.MaxBody+1<<20)
+	f := Finding{Where: n.Name, Check: "max_allowed_packet", Level: OK, Want: fmt.Sprintf("%d or more", want)}
+	v, _, err := n.variable(ctx, "max_allowed_packet")
+	if err != nil {
+		f.Level, f.Found = Bad, err.Error()
+		return f
+	}
+	f.Found = v
+	if size, err := strconv.ParseInt(v, 10, 64); err != nil || size < want {
+		f.Level = Bad
+		f.Why, f.Fix = "large bodies and batches cannot be written or replicated", fmt.Sprintf("SET GLOBAL max_allowed_packet=%d, and the same under [mysqld]", int64(1)<<30)
+	}
+	return f
+}
+
+// replication wants both threads of a minion to run.
+func (n Node) replication(ctx context.Context, s Server) Finding {
+	f := Finding{Where: n.Name, Check: "replication", Level: OK, Want: "running"}
+	query, prefix := "SHOW REPLICA STATUS", "Replica"
+	if s.MariaDB {
+		query, prefix = "SHOW SLAVE STATUS", "Slave"
+	}
+	status, err := oneRow(ctx, n.DB, query)
+	if err != nil {
+		f.Level, f.Found, f.Why, f.Fix = Warn, err.Error(), "replication could not be looked at", "let accounts.admin run "+query
+		return f
+	}
+	if status == nil {
+		f.Level, f.Found = Bad, "not a replica"
+		f.Why, f.Fix = "a read-only server that replicates from nobody holds old cells", "replicate from the cluster's master, with GTIDs"
+		return f
+	}
+	io, apply := status[prefix+"_IO_Running"], status[prefix+"_SQL_Running"]
+	f.Found = "io " + io + ", sql " + apply
+	if io != "Yes" || apply != "Yes" {
+		f.Level, f.Why = Bad, "the minion falls behind: "+status["Last_IO_Error"]+status["Last_SQL_Error"]
+		f.Fix = "mend the cause, then START REPLICA (START SLAVE on MariaDB)"
+	}
+	return f
+}
+
+// oneRow reads the first row by its columns' names; nil when there is none.
+func oneRow(ctx context.Context, db *sql.DB, query string) (row map[string]string, err error) {
+	rows, err := db.QueryContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	names, err := rows.Columns()
+	if err != nil || !rows.Next() {
+		return nil, errors.Join(err, rows.Err())
+	}
+	values := make([]sql.NullString, len(names))
+	into := make([]any, len(names))
+	for i := range values {
+		into[i] = &values[i]
+	}
+	if err := rows.Scan(into...); err != nil {
+		return nil, err
+	}
+	row = map[string]string{}
+	for i, n := range names {
+		row[n] = values[i].String
+	}
+	return row, nil
+}
+
+// Cluster compares the servers of one cluster: one takes writes, all others do
+// not.
+func Cluster(name string, servers []Server) []Finding {
+	var writable, reached []string
+	for _, s := range servers {
+		if s.Reached {
+			reached = append(reached, s.Node.Name)
+		}
+		if s.Writable {
+			writable = append(writable, s.Node.Name)
+		}
+	}
+	f := Finding{Where: name, Check: "one writable node", Level: OK, Found: strings.Join(writable, ", "), Want: "exactly one"}
+	switch {
+	case len(writable) == 0 && len(reached) > 0:
+		f.Level, f.Found = Bad, "none"
+		f.Why, f.Fix = "the cluster's shards take no puts", "SET GLOBAL read_only=OFF on the node that its last `open` names"
+	case len(writable) > 1:
+		f.Level = Bad
+		f.Why, f.Fix = "two masters: a minion that takes writes splits the log", "SET GLOBAL read_only=ON on all but the master"
+	}
+	out := []Finding{f}
+	m := Finding{Where: name, Check: "minions", Level: OK, Found: strconv.Itoa(len(servers) - 1), Want: "1 or more"}
+	if len(servers) < 2 {
+		m.Level, m.Why, m.Fix = Warn, "the master's machine is the only one that has the newest cells", "add a replica to the cluster"
+	}
+	return append(out, m)
+}
+
+// Worker tries whether the worker's account may change cells of a shard on its
+// master. db is a pool with that account.
+func Worker(ctx context.Context, where string, db *sql.DB, database string, denied func(error) bool) []Finding {
+	var out []Finding
+	for _, try := range []struct{ what, query string }{
+		{"UPDATE", "UPDATE `" + database + "`.entity SET ref_key = ref_key WHERE added_id < 0"},
+		{"DELETE", "DELETE FROM `" + database + "`.entity WHERE added_id < 0"},
+	} {
+		f := Finding{Where: where, Check: "the worker's " + try.what + " on entity", Level: OK, Found: "denied", Want: "denied"}
+		_, err := db.ExecContext(ctx, try.query)
+		switch {
+		case err == nil:
+			f.Level, f.Found = Bad, "allowed"
+			f.Why = "cells are immutable: a tailer that sees one changed stops its shard"
+			f.Fix = "REVOKE " + try.what + " ON `" + database + "`.* FROM the worker's account (grant SELECT, and INSERT on entity)"
+		case !denied(err):
+			f.Level, f.Found, f.Want = Warn, err.Error(), "denied"
+			f.Why = "it could not be tried"
+		}
+		out = append(out, f)
+	}
+	return out
+}
