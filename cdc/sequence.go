@@ -13,6 +13,10 @@ import (
 // fillPage is how many rows are read from an entity table at a time.
 const fillPage = 500
 
+// askAgain is how long a datastore that cellog_meta does not know is taken to
+// be none.
+const askAgain = time.Second
+
 // sequencer gives each row its place: it skips what was published, fills what
 // the binlog lacks from entity, numbers the cells of each column, and stops a
 // shard that breaks the rules. It belongs to the goroutine that reads.
@@ -36,6 +40,7 @@ type sequencer struct {
 
 	shards     map[ShardKey]*shardState
 	datastores map[string]*Datastore
+	unknown    map[string]time.Time  // when asked last
 	topics     map[topicKey]struct{} // known to be there
 	frozen     bool                  // a shard stopped: push no more positions
 	recheck    time.Time
@@ -133,6 +138,9 @@ func (s *sequencer) state(ctx context.Context, k ShardKey) (*shardState, error) 
 		return st, nil
 	}
 	ds, err := s.datastore(ctx, k.Datastore)
+	if ds == nil && err == nil {
+		return nil, nil // not ours: were it made later, its rows would be filled from entity
+	}
 	if err == nil && int(k.Shard) >= ds.Shards {
 		err = fmt.Errorf("%w: datastore %s has %d shards, so there can be no shard %d", ErrShard, k.Datastore, ds.Shards, k.Shard)
 	}
@@ -144,16 +152,22 @@ func (s *sequencer) state(ctx context.Context, k ShardKey) (*shardState, error) 
 	return st, err
 }
 
+// datastore returns nil for a database that only looks like a shard: its
+// datastore was dropped, or never was one.
 func (s *sequencer) datastore(ctx context.Context, name string) (*Datastore, error) {
 	if ds := s.datastores[name]; ds != nil {
 		return ds, nil
+	}
+	if time.Since(s.unknown[name]) < askAgain {
+		return nil, nil
 	}
 	shards, partitions, ok, err := s.entities.Datastore(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("datastore %s: %w", name, err)
 	}
 	if !ok {
-		return nil, fmt.Errorf("%w: cellog_meta.datastores has no datastore %q: make it with `cellog datastore create %s`", ErrShard, name, name)
+		s.unknown[name] = time.Now()
+		return nil, nil
 	}
 	if err := errors.Join(cellog.CheckShards(shards), cellog.CheckPartitions(partitions, shards)); err != nil {
 		return nil, fmt.Errorf("%w: cellog_meta.datastores, %s: %w", ErrShard, name, err)

@@ -147,7 +147,7 @@ func (t *Tailer) newSequencer(node Node, sess Session, refused map[ShardKey]Stop
 		stop: t.stopShard, refused: refused, merged: t.cfg.Merged,
 		fillWait: t.cfg.FillWait, metrics: t.metrics,
 		shards: make(map[ShardKey]*shardState), datastores: make(map[string]*Datastore),
-		topics: make(map[topicKey]struct{}),
+		topics: make(map[topicKey]struct{}), unknown: make(map[string]time.Time),
 	}
 }
 
@@ -164,20 +164,22 @@ func (t *Tailer) check(ctx context.Context, sess Session, node Node, seq *sequen
 		if p.Owner != t.cfg.Cluster || p.Last == 0 {
 			continue
 		}
+		ds, err := seq.datastore(ctx, k.Datastore)
+		switch {
+		case errors.Is(err, ErrShard):
+			stops[k] = err
+			continue
+		case err != nil:
+			return nil, err
+		case ds == nil:
+			continue // dropped
+		}
 		h, ok := heads[k]
 		switch {
 		case !ok:
 			return nil, fmt.Errorf("%w: it has no shard %s", ErrNodeBehind, k)
 		case h.Epoch < p.Epoch:
 			return nil, fmt.Errorf("%w: its shard %s is of epoch %d, published is epoch %d", ErrNodeBehind, k, h.Epoch, p.Epoch)
-		}
-		ds, err := seq.datastore(ctx, k.Datastore)
-		if errors.Is(err, ErrShard) {
-			stops[k] = err
-			continue
-		}
-		if err != nil {
-			return nil, err
 		}
 		verify[k] = VerifyShard{Datastore: ds, Position: p}
 	}

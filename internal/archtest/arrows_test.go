@@ -14,6 +14,7 @@ var joiners = []struct{ pkg, reason string }{
 	{"cmd/cellog", "a command joins the parts it runs"},
 	{"internal/app", "the composition root that dev, the single roles, the demo and tests/life share"},
 	{"tests/life", "takes a cell from HTTP to the index"},
+	{"tests/tail", "crashes a tailer of real parts: binlog, cdc, publish and a broker"},
 	{"tests/api", "tests the HTTP API over the real store"},
 	{"bench/put", "measures puts from HTTP to disk"},
 }

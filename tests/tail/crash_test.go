@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/mysqltest"
 )
 
 // points are the places between two steps at which a tailer is killed.
@@ -84,7 +85,7 @@ func kills(most int) int {
 }
 
 func TestKilledTailersLeaveNeitherHoleNorDuplicate(t *testing.T) {
-	r := newRig(t, 4)
+	r := newRig(t, mysqltest.Server(t), 4)
 	rnd := seeded(t)
 	crash(t, r, rnd, kills(60), points, false)
 	c := startChild(t, r.spec())
@@ -100,7 +101,7 @@ func TestKilledTailersLeaveNeitherHoleNorDuplicate(t *testing.T) {
 // The same with a producer that is idempotent only must fail, or the test
 // above shows nothing.
 func TestKilledIdempotentTailersAreCaught(t *testing.T) {
-	r := newRig(t, 4)
+	r := newRig(t, mysqltest.Server(t), 4)
 	rnd := seeded(t)
 	crash(t, r, rnd, 8, []string{"tailer/flushed", "publish/before-end"}, true)
 	spec := r.spec()
@@ -162,7 +163,7 @@ func frozen(t *testing.T, r *rig, rnd *rand.Rand, point string, nth int, idempot
 
 func TestFrozenAndThawedTailersLeaveNeitherHoleNorDuplicate(t *testing.T) {
 	rnd := seeded(t)
-	r := newRig(t, 4)
+	r := newRig(t, mysqltest.Server(t), 4)
 	for _, p := range points[1:] {
 		frozen(t, r, rnd, p, 1, false)
 		if rep := r.read(t); !rep.clean() || rep.records != r.total() {
@@ -174,7 +175,7 @@ func TestFrozenAndThawedTailersLeaveNeitherHoleNorDuplicate(t *testing.T) {
 
 func TestFrozenIdempotentTailersAreCaught(t *testing.T) {
 	rnd := seeded(t)
-	r := newRig(t, 4)
+	r := newRig(t, mysqltest.Server(t), 4)
 	frozen(t, r, rnd, "tailer/flushed", 20, true)
 	if rep := r.read(t); rep.duplicates == 0 {
 		t.Errorf("no duplicate: %+v", rep)

@@ -19,7 +19,9 @@ import (
 	"github.com/cellog/cellog/cdc/binlog"
 	"github.com/cellog/cellog/cdc/publish"
 	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/internal/kafkatest"
 	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/internal/mysqltest"
 	"github.com/cellog/cellog/schemas/body"
 	"github.com/cellog/cellog/schemas/record"
 	"github.com/cellog/cellog/storage/mysql"
@@ -30,16 +32,6 @@ type account struct{ Addr, User, Password string }
 
 func openDB(a account) (*sql.DB, error) {
 	return mysqlconn.Open(mysqlconn.Config{Addr: a.Addr, User: a.User, Password: a.Password, MaxOpen: 16})
-}
-
-func open(t testing.TB, a account) *sql.DB {
-	t.Helper()
-	db, err := openDB(a)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
-	return db
 }
 
 // entities reads a server's tables as the joining code does.
@@ -101,7 +93,9 @@ func column(ctx context.Context, db *sql.DB, query string) ([]string, error) {
 
 // rig is a server with one datastore, and a broker.
 type rig struct {
-	account account
+	node    *mysqltest.Node
+	broker  *kafkatest.Broker
+	account account // the tailer's
 	db      *sql.DB
 	kafka   kafka.Config
 	cluster string

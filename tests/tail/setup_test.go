@@ -1,95 +1,50 @@
 package tail
 
 import (
-	"context"
 	"fmt"
-	"io/fs"
 	"os"
-	"strings"
 	"sync/atomic"
 	"testing"
 
-	"github.com/twmb/franz-go/pkg/kfake"
+	"go.uber.org/goleak"
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/kafka"
-	"github.com/cellog/cellog/internal/mysqlserver"
-	"github.com/cellog/cellog/schemas/sqlfiles"
+	"github.com/cellog/cellog/internal/kafkatest"
+	"github.com/cellog/cellog/internal/mysqltest"
 )
-
-// server is shared by all tests of the binary but those that purge or restart.
-var server *mysqlserver.Server
 
 func TestMain(m *testing.M) {
 	if spec := os.Getenv(childEnv); spec != "" {
 		runChild(spec)
 		return
 	}
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "cellog-tail-")
-		if err != nil {
+	code := m.Run()
+	mysqltest.Stop()
+	kafkatest.Shutdown()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
-			return 1
+			code = 1
 		}
-		defer os.RemoveAll(dir)
-		server, err = startServer(dir)
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer server.Kill()
-		fmt.Printf("server: %s\n", server.Version())
-		return m.Run()
-	}())
-}
-
-func startServer(dir string) (*mysqlserver.Server, error) {
-	s, err := mysqlserver.Start(context.Background(), mysqlserver.Config{
-		Dir: dir, ServerID: 1,
-		Flavour: mysqlserver.Flavour(os.Getenv("CELLOG_TEST_FLAVOUR")),
-		Binary:  os.Getenv("CELLOG_MYSQLD"),
-	})
-	if err != nil {
-		return nil, err
 	}
-	db, err := s.Open("")
-	if err != nil {
-		return nil, err
-	}
-	defer db.Close()
-	_, err = db.Exec("SET GLOBAL read_only = 0")
-	return s, err
+	os.Exit(code)
 }
 
 var nth atomic.Int64
 
-// newRig makes a datastore on the shared server, and a broker.
-func newRig(t testing.TB, shards int) *rig {
+// newRig makes a datastore on a server, and a broker. node is the shared
+// server unless a test needs its own.
+func newRig(t testing.TB, node *mysqltest.Node, shards int) *rig {
 	t.Helper()
-	n := nth.Add(1)
 	r := &rig{
-		account: account{Addr: server.Socket(), User: "root"},
-		kafka:   kafka.Config{Addrs: brokers(t)},
-		cluster: fmt.Sprintf("c%d", n), prefix: fmt.Sprintf("p%d-%d.", os.Getpid(), n),
-		store: fmt.Sprintf("t%d", n), shards: shards,
+		node: node, db: node.DB(t, ""),
+		account: account{Addr: node.Addr(), User: mysqltest.Accounts.Tailer.User, Password: mysqltest.Accounts.Tailer.Password},
+		broker:  kafkatest.Start(t), prefix: kafkatest.Prefix(t),
+		cluster: "c1", store: fmt.Sprintf("t%d", nth.Add(1)), shards: shards,
 	}
-	r.db = open(t, r.account)
-	r.exec(t, "CREATE DATABASE IF NOT EXISTS cellog_meta")
-	r.exec(t, "CREATE DATABASE IF NOT EXISTS cellog_buffer")
-	r.migrate(t, sqlfiles.Server(), "")
-	r.exec(t, "INSERT INTO cellog_meta.datastores VALUES (?, ?, ?, NOW(6))", r.store, shards, cellog.DefaultPartitions(shards))
-	for i := range shards {
-		db := cellog.DatabaseName(r.store, cellog.ShardID(i))
-		r.exec(t, "CREATE DATABASE "+db)
-		r.migrate(t, sqlfiles.Shard(), db+".")
-		r.exec(t, "INSERT INTO "+db+".shard_log VALUES (1, 1, 1, 'open', 0, '2000-01-01')")
-	}
-	t.Cleanup(func() {
-		for i := range shards {
-			r.exec(t, "DROP DATABASE "+cellog.DatabaseName(r.store, cellog.ShardID(i)))
-		}
-		r.exec(t, "DELETE FROM cellog_meta.datastores WHERE name = ?", r.store)
-	})
+	r.kafka = kafka.Config{Addrs: r.broker.Addrs()}
+	node.CreateShards(t, r.store, shards)
 	r.firstOpen(t)
 	return r
 }
@@ -101,27 +56,4 @@ func (r *rig) exec(t testing.TB, q string, args ...any) {
 	}
 }
 
-func (r *rig) migrate(t testing.TB, f fs.FS, db string) {
-	t.Helper()
-	files, err := fs.Glob(f, "*.sql")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no migrations", err)
-	}
-	for _, name := range files {
-		b, err := fs.ReadFile(f, name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		q := strings.TrimPrefix(string(b), "-- +goose Up\n")
-		r.exec(t, strings.Replace(q, "CREATE TABLE ", "CREATE TABLE IF NOT EXISTS "+db, 1))
-	}
-}
-
-func brokers(t testing.TB) []string {
-	fake, err := kfake.NewCluster(kfake.NumBrokers(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(fake.Close)
-	return fake.ListenAddrs()
-}
+func (r *rig) database(shard cellog.ShardID) string { return cellog.DatabaseName(r.store, shard) }

@@ -3,10 +3,12 @@ package tail
 import (
 	"testing"
 	"time"
+
+	"github.com/cellog/cellog/internal/mysqltest"
 )
 
 func TestCellsArriveOnceInOrder(t *testing.T) {
-	r := newRig(t, 4)
+	r := newRig(t, mysqltest.Server(t), 4)
 	rnd := seeded(t)
 	r.putSome(t, rnd, 500) // a backlog
 	tl := r.run(t, nil)
