@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Config says what a Tailer works on.
@@ -57,7 +56,7 @@ type Config struct {
 	// Logger is for what an operator should know. Default: none.
 	Logger *slog.Logger
 	// Registerer takes the metrics. Default: none.
-	Registerer prometheus.Registerer
+	Registerer Registerer
 }
 
 func (c Config) withDefaults() (Config, error) {

@@ -2,6 +2,9 @@ package cdc
 
 import "github.com/prometheus/client_golang/prometheus"
 
+// Registerer takes the metrics of a Tailer.
+type Registerer = prometheus.Registerer
+
 type metrics struct {
 	cells        prometheus.Counter
 	bytes        prometheus.Counter

@@ -1,0 +1,46 @@
+// Package cdc turns one storage cluster's committed rows into cells in Kafka,
+// in commit order, each once.
+//
+//	t, err := cdc.New(cdc.Config{
+//		Cluster:   "c1",
+//		Publisher: publisher, // cdc/publish
+//		Nodes:     nodes,     // each with a cdc/binlog reader and its tables
+//	})
+//	err = t.Start(ctx)
+//	defer t.Stop(ctx)
+//
+// A cell's way:
+//
+//	binlog ─ Source.Run ─▶ sequencer ─▶ queue ─▶ transcoders ─▶ committer ─▶ Kafka
+//	            (one goroutine)       (bounded)  (N goroutines)  (one goroutine)
+//
+// Promises:
+//
+//  1. Of each shard exactly added_id 1, 2, 3, … is published, in that order;
+//     of each column in a shard exactly sequence 1, 2, 3, …. Whatever would
+//     break this stops the shard, with an error that says what to do, and lets
+//     the other shards go on.
+//  2. A reader of committed records sees each cell once, over crashes, frozen
+//     and thawed tailers, and restarts: cells and positions are one Kafka
+//     transaction, and an older tailer is fenced before a newer one reads
+//     where to go on.
+//  3. What the binlog has lost, or never held in memory, comes from the entity
+//     table.
+//  4. A node is tailed only if it holds, at each shard's last place, the cell
+//     that was published.
+//  5. Two tailers never fence each other in turn: one stands by while the
+//     other's heartbeats arrive in Kafka.
+//  6. Ready is nil only while heartbeats that the master wrote arrive in Kafka,
+//     so it fails when the stream stands still, whatever the reason.
+//
+// Not promised: that a stopped shard starts again by itself (mend the cause
+// and restart the tailer), that a statement which bypasses rows (TRUNCATE) is
+// noticed, and that the position of the binlog moves while a shard is stopped:
+// it stays, so that a restart meets the reason again.
+//
+// When the MySQL node is away, the session ends and a new one tries the nodes
+// again, best first, every 50 ms to 5 s. When Kafka is away, the session waits
+// and then ends likewise; memory stays bounded by Config.MaxQueueBytes. When
+// the entity tables cannot be read, the same. When the master takes no
+// heartbeats, cells flow on, and Ready fails.
+package cdc
