@@ -59,6 +59,14 @@ func (b *progress) add(n int64) {
 	}
 }
 
+// set moves the bar to a place of a total that may only now be known.
+func (b *progress) set(n, total int64) {
+	if b.bar != nil {
+		b.bar.SetTotal(total, false)
+		b.bar.SetCurrent(n)
+	}
+}
+
 // note shows a text beside the bar.
 func (b *progress) note(text string) { b.text.Store(&text) }
 

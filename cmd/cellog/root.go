@@ -26,7 +26,11 @@ Exit codes: 0 all well, 1 it failed, 2 it was called wrongly, 3 it ran and found
 		return usageError("%w\nSee: %s --help", err, cmd.CommandPath())
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newCell(), newLog(), newConsume(), newIndex(), newImport(), newVersion())
+	root.AddCommand(
+		newWorker(), newTailer(), newIndexer(), newTrigger(),
+		newDatastore(), newCell(), newLog(), newConsume(), newIndex(), newImport(),
+		newVerify(), newDoctor(), newVersion(),
+	)
 	wrapArgs(root)
 	return root
 }

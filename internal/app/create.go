@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/cdc/publish"
 	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/internal/mysqlaccounts"
 	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/storage/mysql"
 )
@@ -31,14 +33,15 @@ type Create struct {
 // finishes what was interrupted.
 func CreateDatastore(ctx context.Context, cfg *config.Config, env Env, c Create) error {
 	m := mysql.CreateConfig{Name: c.Name, Shards: c.Shards, Partitions: c.Partitions, Clusters: Clusters(cfg, AdminAccount), Progress: c.Progress}
-	if c.Grant {
-		// One set of accounts serves all clusters: their grants are the same.
-		m.Grant = func(ctx context.Context, db *sql.DB, database string) error {
-			return grant(ctx, db, database, cfg.Clusters[0].Accounts)
-		}
-	}
 	if err := mysql.CreateDatastore(ctx, m); err != nil {
 		return err
+	}
+	if c.Grant {
+		for i := range cfg.Clusters {
+			if err := grant(ctx, cfg, i, c); err != nil {
+				return fmt.Errorf("grants on cluster %s: %w", cfg.Clusters[i].Name, err)
+			}
+		}
 	}
 	return WriteFirstOpen(ctx, cfg, env)
 }
@@ -104,36 +107,35 @@ func identity(ctx context.Context, cfg mysqlconn.Config) (id string, readOnly bo
 	return id, readOnly, err
 }
 
-// grant lets the working accounts into a database. The worker never gets
-// UPDATE or DELETE on entity; the indexer makes its own tables, so it needs
-// rights on the whole shard database.
-func grant(ctx context.Context, db *sql.DB, database string, a config.Accounts) error {
-	shard := !strings.HasPrefix(database, "cellog_")
-	var grants []string
-	add := func(acc config.Account, what, on string) {
-		if acc.User != "" && acc.User != a.Admin.User {
-			grants = append(grants, fmt.Sprintf("GRANT %s ON `%s`.%s TO %s@'%%'", what, database, on, quoteSQL(acc.User)))
-		}
+// grant gives the working accounts their rights on the shards that cluster i
+// got.
+func grant(ctx context.Context, cfg *config.Config, i int, c Create) (err error) {
+	cl := &cfg.Clusters[i]
+	node, _, err := master(ctx, cl)
+	if err != nil {
+		return err
 	}
-	if shard {
-		add(a.Worker, "SELECT", "*")
-		add(a.Worker, "INSERT", "entity")
-		add(a.Worker, "UPDATE", "shard_log")
-		add(a.Tailer, "SELECT", "*")
-		add(a.Indexer, "SELECT, INSERT, UPDATE, DELETE, CREATE", "*")
-	} else {
-		add(a.Worker, "SELECT, INSERT, UPDATE, DELETE", "*")
-		add(a.Tailer, "SELECT, INSERT, UPDATE", "*")
-		add(a.Indexer, "SELECT, INSERT, UPDATE", "*")
+	db, err := openAdmin(cl, node)
+	if err != nil {
+		return err
 	}
-	for _, g := range grants {
-		if _, err := db.ExecContext(ctx, g); err != nil {
-			return fmt.Errorf("%s: %w", g, err)
-		}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	var shards []cellog.ShardID
+	for n := i; n < c.Shards; n += len(cfg.Clusters) {
+		shards = append(shards, cellog.ShardID(n))
 	}
-	return nil
+	a := cl.Accounts
+	return mysqlaccounts.GrantDatastore(ctx, db, mysqlaccounts.Set{
+		Worker: mysqlaccounts.Account{User: a.Worker.User}, Tailer: mysqlaccounts.Account{User: a.Tailer.User}, Indexer: mysqlaccounts.Account{User: a.Indexer.User},
+	}, c.Name, shards)
 }
 
-func quoteSQL(s string) string {
-	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(s) + "'"
+func openAdmin(c *config.Cluster, node string) (*sql.DB, error) {
+	a := AdminAccount(c.Accounts)
+	for _, n := range c.Nodes {
+		if n.Name == node {
+			return mysqlconn.Open(mysqlconn.Config{Addr: n.Addr, User: a.User, Password: a.Password.Reveal(), MaxOpen: 4})
+		}
+	}
+	return nil, fmt.Errorf("cluster %s has no node %s", c.Name, node)
 }

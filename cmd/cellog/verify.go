@@ -1,0 +1,86 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cellog/cellog/internal/app"
+	"github.com/cellog/cellog/internal/verify"
+)
+
+// maxDetails is how many differences are printed.
+const maxDetails = 50
+
+func newVerify() *cobra.Command {
+	var t target
+	var format string
+	var c verify.Config
+	cmd := &cobra.Command{
+		Use:   "verify DATASTORE",
+		Short: "Compare every shard's entity table with Kafka and the indexes",
+		Long: `Compare every cell with its record in Kafka (committed records only) and every index entry with its cell. It works
+while writes go on: it compares up to where the logs ended when it started, after waiting for those cells to become
+final. The first differences are printed to standard error.
+
+Exit codes: 0 no difference, 1 it could not compare, 3 differences.`,
+		Example: `  cellog verify trips
+  cellog verify trips --format json --config cellog.yml`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkFormat(format); err != nil {
+				return err
+			}
+			cfg, err := t.mustLoad()
+			if err != nil {
+				return err
+			}
+			bar := newProgress(cmd.ErrOrStderr(), "verifying "+args[0], 0)
+			defer bar.abort()
+			shown := 0
+			c.Detail = func(text string) {
+				if shown++; shown <= maxDetails {
+					bar.printf("%s\n", text)
+				} else if shown == maxDetails+1 {
+					bar.printf("… and more\n")
+				}
+			}
+			c.Progress = func(done, total int) { bar.set(int64(done), int64(total)) }
+			r, err := app.Verify(cmd.Context(), cfg, app.Env{Log: newLogger(cmd, cfg)}, args[0], c)
+			bar.done(err == nil)
+			if err != nil {
+				return err
+			}
+			if format == "json" {
+				err = json.NewEncoder(cmd.OutOrStdout()).Encode(r)
+			} else {
+				err = printReport(cmd, r)
+			}
+			if err == nil && !r.Clean() {
+				return exitError{exitDifferences, fmt.Errorf("%s: there are differences", args[0])}
+			}
+			return err
+		},
+	}
+	t.fileFlags(cmd)
+	formatFlag(cmd, &format)
+	f := cmd.Flags()
+	f.DurationVar(&c.Wait, "wait", 30*time.Second, "how long to wait for cells to become final; what is not in Kafka then is missing")
+	f.IntVar(&c.Parallel, "parallel", verify.DefaultParallel, "partitions compared at a time")
+	return cmd
+}
+
+func printReport(cmd *cobra.Command, r verify.Report) error {
+	out := cmd.OutOrStdout()
+	fmt.Fprintf(out, "shards %d, cells %d, records %d\n", r.Shards, r.Cells, r.Records)
+	_, err := fmt.Fprintf(out, "missing %d, duplicates %d, out of order %d, holes %d, body mismatch %d\n", r.Missing, r.Duplicates, r.OutOfOrder, r.Holes, r.BodyMismatch)
+	for _, i := range r.Indexes {
+		_, err = fmt.Fprintf(out, "index %s: entries %d, missing %d, stale %d, extra %d\n", i.Name, i.Entries, i.Missing, i.Stale, i.Extra)
+	}
+	if err == nil && r.Clean() {
+		_, err = fmt.Fprintln(out, "clean")
+	}
+	return err
+}

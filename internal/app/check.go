@@ -1,0 +1,116 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/internal/doctor"
+	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/internal/verify"
+	"github.com/cellog/cellog/storage"
+	"github.com/cellog/cellog/storage/mysql"
+)
+
+// Inspect runs the doctor over all servers and brokers of a configuration.
+func Inspect(ctx context.Context, cfg *config.Config, env Env) []doctor.Finding {
+	var found []doctor.Finding
+	datastores := map[string]storage.Datastore{}
+	var clusters []string
+	for i := range cfg.Clusters {
+		c := &cfg.Clusters[i]
+		clusters = append(clusters, c.Name)
+		found = append(found, inspectCluster(ctx, cfg, c, datastores)...)
+	}
+	s := doctor.Stream{Kafka: kafkaConfig(cfg, env, "cellog-doctor"), Prefix: cfg.Kafka.Prefix, Clusters: clusters, MaxBody: int(cfg.Limits.BodyBytes)}
+	for _, d := range datastores {
+		s.Datastores = append(s.Datastores, doctor.Datastore{Name: d.Name, Partitions: d.Partitions})
+	}
+	return append(found, doctor.Kafka(ctx, s)...)
+}
+
+func inspectCluster(ctx context.Context, cfg *config.Config, c *config.Cluster, datastores map[string]storage.Datastore) []doctor.Finding {
+	var found []doctor.Finding
+	var servers []doctor.Server
+	for _, n := range c.Nodes {
+		db, err := openAdmin(c, n.Name)
+		if err != nil {
+			found = append(found, doctor.Finding{Where: n.Name, Check: "connection", Level: doctor.Bad, Found: err.Error(), Fix: "set clusters[].accounts.admin"})
+			continue
+		}
+		f, s := doctor.MySQL(ctx, doctor.Node{Cluster: c.Name, Name: n.Name, DB: db, MaxBody: int64(cfg.Limits.BodyBytes)})
+		found, servers = append(found, f...), append(servers, s)
+		if s.Writable {
+			e := entities{db}
+			shards, err := e.shards(ctx)
+			if err == nil && len(shards) > 0 {
+				found = append(found, inspectWorker(ctx, c, n, shards[0].String())...)
+			}
+			for _, k := range shards {
+				if _, known := datastores[k.Datastore]; known {
+					continue
+				}
+				if n, p, ok, err := e.Datastore(ctx, k.Datastore); err == nil && ok {
+					datastores[k.Datastore] = storage.Datastore{Name: k.Datastore, Shards: n, Partitions: p}
+				}
+			}
+		}
+		if err := db.Close(); err != nil {
+			found = append(found, doctor.Finding{Where: n.Name, Check: "connection", Level: doctor.Warn, Found: err.Error()})
+		}
+	}
+	return append(found, doctor.Cluster(c.Name, servers)...)
+}
+
+func inspectWorker(ctx context.Context, c *config.Cluster, n config.Node, database string) []doctor.Finding {
+	a := WorkerAccount(c.Accounts)
+	db, err := mysqlconn.Open(mysqlconn.Config{Addr: n.Addr, User: a.User, Password: a.Password.Reveal(), MaxOpen: 1})
+	if err != nil {
+		return []doctor.Finding{{Where: n.Name, Check: "the worker's account", Level: doctor.Bad, Found: err.Error(), Fix: "set clusters[].accounts.worker"}}
+	}
+	found := doctor.Worker(ctx, n.Name, db, database, mysqlconn.IsDenied)
+	if err := db.Close(); err != nil {
+		found = append(found, doctor.Finding{Where: n.Name, Check: "the worker's account", Level: doctor.Warn, Found: err.Error()})
+	}
+	return found
+}
+
+// Verify compares a datastore's entity tables with Kafka and the indexes. c
+// holds what the caller wants of it (Wait, Parallel, Detail, Progress); the
+// rest is filled in.
+func Verify(ctx context.Context, cfg *config.Config, env Env, datastore string, c verify.Config) (_ verify.Report, err error) {
+	store, err := mysql.New(mysql.Config{Clusters: Clusters(cfg, AdminAccount), Logger: env.log()})
+	if err != nil {
+		return verify.Report{}, err
+	}
+	if err := store.Start(ctx); err != nil {
+		return verify.Report{}, errors.Join(err, store.Stop(ctx))
+	}
+	defer func() { err = errors.Join(err, store.Stop(context.WithoutCancel(ctx))) }()
+	d, err := store.Datastore(datastore)
+	if err != nil {
+		return verify.Report{}, err
+	}
+	c.Datastore, c.Shards, c.Prefix = datastore, d.Shards, cfg.Kafka.Prefix
+	c.Kafka, c.Entities = kafkaConfig(cfg, env, "cellog-verify"), tables{store}
+	return verify.Run(ctx, c)
+}
+
+// tables reads entity tables on their masters.
+type tables struct{ store *mysql.Store }
+
+// Last returns the last added_id of a shard.
+func (t tables) Last(ctx context.Context, datastore string, shard cellog.ShardID) (cellog.AddedID, error) {
+	return t.store.Last(ctx, datastore, shard, cellog.Master)
+}
+
+// Read reads a shard's cells in order.
+func (t tables) Read(ctx context.Context, datastore string, shard cellog.ShardID, after, upTo cellog.AddedID, limit int) ([]cellog.Cell, error) {
+	cells, _, o, err := t.store.Log(ctx, datastore, shard, after, upTo, "", limit, cellog.Master)
+	if err == nil && o.Stale {
+		return nil, fmt.Errorf("the master does not answer, node %s may be behind", o.Node)
+	}
+	return cells, err
+}
