@@ -17,6 +17,11 @@ type Store interface {
 	// an error whose code says that there is none.
 	Shards(datastore string) (int, error)
 
+	// Turn waits until the shard's server has room for another write, or ctx
+	// is done; the function it returns gives the turn back. Cells gather
+	// meanwhile.
+	Turn(ctx context.Context, datastore string, shard cellog.ShardID) (done func())
+
 	// Write stores cells of one shard, in their order, whose bodies are in
 	// stored form. It blocks until the outcome of each is known or ctx is
 	// done, and then returns: for put i, errs[i] is nil and stored[i] tells

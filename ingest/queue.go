@@ -138,16 +138,24 @@ func (q *queue) next(batch []*item) []*item {
 func (q *queue) run() {
 	var batch []*item
 	for {
-		batch = q.next(batch[:0])
-		if len(batch) > 0 {
-			q.write(batch)
-			clear(batch)
-			continue
-		}
+		batch = q.turn(batch[:0])
+		clear(batch)
 		if q.in.retire(q) {
 			return
 		}
 	}
+}
+
+// turn writes what is queued once the store has room for it.
+func (q *queue) turn(batch []*item) []*item {
+	ctx, cancel := context.WithTimeout(context.Background(), q.in.cfg.WriteTimeout)
+	defer cancel()
+	done := q.in.cfg.Store.Turn(ctx, q.key.datastore, q.key.shard)
+	defer done()
+	if batch = q.next(batch); len(batch) > 0 {
+		q.write(batch)
+	}
+	return batch
 }
 
 func (q *queue) write(batch []*item) {

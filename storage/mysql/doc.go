@@ -25,13 +25,18 @@
 //
 // # Transactions
 //
-// A write is two packets (READ COMMITTED). The first takes the numbers:
+// A write is one packet (READ COMMITTED), so that the shard's lock is never held
+// over a round trip or a worker's pause:
 //
-//	START TRANSACTION; UPDATE shard_log … WHERE id = 1 AND epoch = e AND state = 'open'; SELECT …
+//	START TRANSACTION; SET @l = NULL;
+//	UPDATE shard_log SET last_added_id = last_added_id + n … WHERE id = 1 AND epoch = e AND state = 'open';
+//	SELECT last_added_id - n, last_created_at INTO @l, @t FROM shard_log WHERE …;
+//	INSERT INTO entity … VALUES (@l+1, e, …, @t), …; COMMIT; SELECT @l, @t
 //
-// and the second one uses them; a failed INSERT ends it before the COMMIT:
-//
-//	INSERT INTO entity …; COMMIT
+// A stale epoch leaves @l NULL, which the INSERT refuses; a duplicate key fails
+// it too; and what fails in a packet keeps the rest of it from being run, the
+// COMMIT first of all. On a duplicate the lock stays: the keys are looked up
+// and a second packet lowers last_added_id and inserts the rest.
 //
 // Sessions that write have wait_timeout=3 and innodb_lock_wait_timeout=2: a
 // frozen worker holds a shard for three seconds at most. Idle connections are

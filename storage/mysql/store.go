@@ -21,6 +21,7 @@ type node struct {
 	write   *sql.DB // multi-statement sessions with short timeouts
 	read    *sql.DB
 	breaker *storage.Breaker
+	turns   chan struct{} // one for each transaction that may run
 
 	mu       sync.Mutex
 	writable bool
@@ -87,7 +88,12 @@ func openNode(cfg Config, cluster string, n storage.Node) (*node, error) {
 	}
 	w := base
 	w.MultiStatements, w.MaxOpen = true, cfg.Writers
-	w.Session = map[string]string{"time_zone": "'+00:00'", "wait_timeout": "3", "innodb_lock_wait_timeout": "2"}
+	w.Session = map[string]string{
+		"time_zone": "'+00:00'", "wait_timeout": "3", "innodb_lock_wait_timeout": "2",
+		// A stale route shows as a NULL number, which only a strict server
+		// refuses in an INSERT of several rows.
+		"sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+	}
 	write, err := mysqlconn.Open(w)
 	if err != nil {
 		return nil, fmt.Errorf("storage/mysql: cluster %q, node %q: %w", cluster, n.Name, err)
@@ -102,7 +108,7 @@ func openNode(cfg Config, cluster string, n storage.Node) (*node, error) {
 	}
 	read.SetMaxIdleConns(cfg.Readers)
 	read.SetConnMaxIdleTime(time.Minute)
-	return &node{cluster: cluster, Node: n, write: write, read: read, breaker: storage.NewBreaker()}, nil
+	return &node{cluster: cluster, Node: n, write: write, read: read, breaker: storage.NewBreaker(), turns: make(chan struct{}, cfg.Writers)}, nil
 }
 
 func (s *Store) closePools() error {
@@ -189,6 +195,27 @@ func (s *Store) node(r storage.Route) (*node, error) {
 		}
 	}
 	return nil, fmt.Errorf("%v: no such node is configured: %w", r, storage.ErrUnavailable)
+}
+
+// Turn waits until the shard's server has room for another transaction, or ctx
+// is done; done gives the turn back. Whoever queues cells takes them out after
+// it, so that more travel together when the server is busy. It is no condition
+// for Write, which waits for a connection at most.
+func (s *Store) Turn(ctx context.Context, datastore string, shard cellog.ShardID) (done func()) {
+	r, err := s.routes.Route(datastore, shard)
+	if err != nil {
+		return func() {}
+	}
+	n, err := s.node(r)
+	if err != nil {
+		return func() {}
+	}
+	select {
+	case n.turns <- struct{}{}:
+		return func() { <-n.turns }
+	case <-ctx.Done():
+		return func() {}
+	}
 }
 
 // quote returns a shard's database as an SQL name. Datastore names are

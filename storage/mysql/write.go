@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/cellog/cellog"
@@ -32,7 +31,6 @@ var errMaybe = errors.New("answer lost")
 type group struct {
 	key     cellog.Key
 	members []int // positions in the batch, first wins
-	id      cellog.AddedID
 	decided bool
 }
 
@@ -201,14 +199,6 @@ func (b *batch) compare(g *group, members []int, standing []byte, at cellog.Stor
 	}
 }
 
-// taken is what the first packet answers.
-type taken struct {
-	changed   int
-	last      cellog.AddedID
-	createdAt time.Time
-	readOnly  bool
-}
-
 // attempt makes one transaction. A nil error means that every group that could
 // be decided is; see errRedo, errMaybe and storage.ErrStaleRoute.
 func (s *Store) attempt(ctx context.Context, route storage.Route, b *batch) error {
@@ -254,41 +244,49 @@ func (t *tx) run(ctx context.Context) error {
 	if len(groups) == 0 {
 		return nil // all were refused
 	}
-	got, err := t.take(ctx, len(groups))
-	if err != nil {
-		return err
-	}
-	before := ""
+	first := t.takeNumbers(len(groups))
 	for {
-		err := t.insert(ctx, groups, got, before)
+		at, err := t.insert(ctx, first, groups)
 		if err == nil {
-			t.answer(groups, got)
+			t.answer(groups, at)
 			return nil
+		}
+		if mysqlconn.Code(err) == errBadNull {
+			return fmt.Errorf("%v: %w", t.route, storage.ErrStaleRoute)
 		}
 		if !mysqlconn.IsDuplicate(err) {
 			return t.lost(err)
 		}
-		// The statement undid itself and the lock stays.
+		// The statement undid itself, and the lock and the numbers stay.
 		left, err := t.withoutDuplicates(ctx, groups)
 		if err != nil {
 			return err
 		}
-		found := len(groups) - len(left)
-		groups, got.last = left, got.last-cellog.AddedID(found)
-		before += "UPDATE " + t.db + ".shard_log SET last_added_id = last_added_id - " + strconv.Itoa(found) + " WHERE id = 1; "
-		if len(groups) == 0 {
+		if len(left) == 0 {
 			return nil // nothing is left to store: close rolls back
 		}
+		first = "UPDATE " + t.db + ".shard_log SET last_added_id = last_added_id - " + strconv.Itoa(len(groups)-len(left)) + " WHERE id = 1; "
+		groups = left
 	}
 }
 
+// errBadNull is the server's error for a NULL in a NOT NULL column, which is
+// what the INSERT meets when the route is stale: the numbers are NULL then.
+const errBadNull = 1048
+
 // answer decides the groups that were stored.
-func (t *tx) answer(groups []*group, got taken) {
+func (t *tx) answer(groups []*group, at taken) {
 	t.committed = true
 	t.columns.add(t.route.Datastore, t.added)
-	for _, g := range groups {
-		t.batch.created(g, cellog.Stored{Shard: t.route.Shard, AddedID: g.id, Epoch: t.route.Epoch, CreatedAt: got.createdAt})
+	for i, g := range groups {
+		t.batch.created(g, cellog.Stored{Shard: t.route.Shard, AddedID: at.before + cellog.AddedID(i+1), Epoch: t.route.Epoch, CreatedAt: at.createdAt})
 	}
+}
+
+// taken is the numbers of a transaction: the last one before it, and its time.
+type taken struct {
+	before    cellog.AddedID
+	createdAt time.Time
 }
 
 // lost says what a failed second packet means. Only the errors that a server
@@ -303,71 +301,52 @@ func (t *tx) lost(err error) error {
 
 const begin = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION; "
 
-// take raises last_added_id by n and leaves shard_log's row locked.
-func (t *tx) take(ctx context.Context, n int) (taken, error) {
-	var sb strings.Builder
+// takeNumbers returns the statements that raise last_added_id by n, leave
+// shard_log's row locked, and set @l to the number before and @t to the time.
+// With a stale route, or on a server that is no master, @l stays NULL.
+func (t *tx) takeNumbers(n int) string {
+	num, epoch := strconv.Itoa(n), strconv.Itoa(int(t.route.Epoch))
+	where := " WHERE id = 1 AND epoch = " + epoch + " AND state = 'open'"
+	if t.s.unlocked { // for the test that must fail: numbers without a lock
+		return "SET @l = NULL; UPDATE " + t.db + ".shard_log SET last_added_id = LAST_INSERT_ID(last_added_id + " + num + ")" + where +
+			"; SELECT LAST_INSERT_ID() - " + num + ", NOW(6) INTO @l, @t; START TRANSACTION; "
+	}
+	start := ""
 	if !t.begun {
-		sb.WriteString(begin)
 		t.begun = true
+		start = begin
 	}
-	num := strconv.Itoa(n)
-	update := "UPDATE " + t.db + ".shard_log SET last_added_id = last_added_id + " + num +
-		", last_created_at = GREATEST(last_created_at, NOW(6)) WHERE id = 1 AND epoch = " + strconv.Itoa(int(t.route.Epoch)) + " AND state = 'open'; "
-	if t.s.unlocked { // for the test that must fail: commit the numbers at once
-		sb.WriteString(update + "DO @changed := ROW_COUNT(); ")
-		sb.WriteString("SELECT 1, last_added_id, last_created_at, @@global.read_only FROM " + t.db + ".shard_log WHERE id = 1; COMMIT; START TRANSACTION")
-	} else {
-		sb.WriteString(update)
-		sb.WriteString("SELECT ROW_COUNT(), last_added_id, last_created_at, @@global.read_only FROM " + t.db + ".shard_log WHERE id = 1")
-	}
-	rows, err := t.conn.QueryContext(ctx, sb.String())
-	if err != nil {
-		return taken{}, fmt.Errorf("%w: take numbers: %w", errRedo, err)
-	}
-	var got taken
-	seen := false
-	err = each(rows, func() error {
-		seen = true
-		return rows.Scan(&got.changed, &got.last, &got.createdAt, &got.readOnly)
-	})
-	switch {
-	case err != nil:
-		return taken{}, fmt.Errorf("%w: take numbers: %w", errRedo, err)
-	case !seen || got.changed != 1 || got.readOnly:
-		return taken{}, fmt.Errorf("%v: %w", t.route, storage.ErrStaleRoute)
-	}
-	return got, nil
+	return start + "SET @l = NULL; UPDATE " + t.db + ".shard_log SET last_added_id = last_added_id + " + num +
+		", last_created_at = GREATEST(last_created_at, NOW(6))" + where +
+		"; SELECT last_added_id - " + num + ", last_created_at INTO @l, @t FROM " + t.db + ".shard_log" + where + " AND @@global.read_only = 0; "
 }
 
-// insert sends the second packet: before (or nothing), the rows, the commit.
-func (t *tx) insert(ctx context.Context, groups []*group, got taken, before string) error {
-	size := 0
+// insert sends one packet: first, the rows, the commit. One that fails ends it
+// there: without numbers or with a duplicate it never comes to the commit.
+func (t *tx) insert(ctx context.Context, first string, groups []*group) (taken, error) {
+	size := len(first) + 256
 	for _, g := range groups {
-		size += 160 + len(g.key.Column)
+		size += 128 + len(g.key.Column)
 	}
-	sb := make([]byte, 0, size+256)
-	sb = append(sb, before...)
+	sb := make([]byte, 0, size)
+	sb = append(sb, first...)
 	sb = append(sb, "INSERT INTO "...)
 	sb = append(sb, t.db...)
 	sb = append(sb, ".entity (added_id, epoch, row_key, column_name, ref_key, body, created_at, traceparent) VALUES "...)
 	args := make([]any, 0, 3*len(groups))
-	tail := "," + strconv.Itoa(int(t.route.Epoch)) + ",x'"
-	created := ",?,'" + got.createdAt.UTC().Format("2006-01-02 15:04:05.000000") + "',"
-	id := got.last - cellog.AddedID(len(groups))
+	epoch := "," + strconv.Itoa(int(t.route.Epoch)) + ",x'"
 	for i, g := range groups {
-		id++
-		g.id = id
 		p := &t.batch.puts[g.members[0]]
 		if i > 0 {
 			sb = append(sb, ',')
 		}
-		sb = append(sb, '(')
-		sb = strconv.AppendInt(sb, int64(id), 10)
-		sb = append(sb, tail...)
+		sb = append(sb, "(@l+"...)
+		sb = strconv.AppendInt(sb, int64(i+1), 10)
+		sb = append(sb, epoch...)
 		sb = hex.AppendEncode(sb, p.Row[:])
 		sb = append(sb, "',?,"...)
 		sb = strconv.AppendInt(sb, int64(p.Ref), 10)
-		sb = append(sb, created...)
+		sb = append(sb, ",?,@t,"...)
 		args = append(args, p.Column, p.Body)
 		if p.TraceParent == "" {
 			sb = append(sb, "NULL)"...)
@@ -376,9 +355,17 @@ func (t *tx) insert(ctx context.Context, groups []*group, got taken, before stri
 			args = append(args, p.TraceParent)
 		}
 	}
-	sb = append(sb, "; COMMIT"...)
-	_, err := t.conn.ExecContext(ctx, string(sb), args...)
-	return err
+	sb = append(sb, "; COMMIT; SELECT @l, CAST(@t AS DATETIME(6))"...)
+	rows, err := t.conn.QueryContext(ctx, string(sb), args...)
+	if err != nil {
+		return taken{}, err
+	}
+	var at taken
+	err = each(rows, func() error { return rows.Scan(&at.before, &at.createdAt) })
+	if err == nil && at.createdAt.IsZero() {
+		err = errors.New("the server did not tell the numbers")
+	}
+	return at, err
 }
 
 // withoutDuplicates looks the keys up under the lock, answers those that are
