@@ -169,30 +169,60 @@ var columns = []string{"BASE", "STATUS", "NOTES"}
 func (r *rig) put(ctx context.Context, shard cellog.ShardID, n int, rnd *rand.Rand) error {
 	cells := make([]cellog.Cell, n)
 	for i := range cells {
-		c := &cells[i]
-		for {
-			for j := range c.Row {
-				c.Row[j] = byte(rnd.Uint32())
-			}
-			if rnd.IntN(4) == 0 {
-				c.Row[15], c.Row[14] = 0, 0 // the server cuts trailing zeros off
-			}
-			if cellog.ShardOf(c.Row, r.shards) == shard {
-				break
-			}
-		}
-		c.Datastore, c.Shard, c.Column = r.store, shard, columns[rnd.IntN(len(columns))]
-		c.Ref = cellog.RefKey(rnd.Int64() - rnd.Int64())
-		c.Body = fmt.Appendf(nil, `{"n":%d,"fare":%d.%02d,"who":"%s","note":%q}`, rnd.Int64(), rnd.IntN(100), rnd.IntN(100), uuid.UUID(c.Row), strings.Repeat("é", rnd.IntN(200)))
-		if rnd.IntN(3) == 0 {
-			c.TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-		}
+		cells[i] = r.cell(shard, columns[rnd.IntN(len(columns))], rnd)
 	}
-	return r.store_(ctx, shard, cells)
+	return r.commit(ctx, shard, cells)
 }
 
-// store_ writes cells; it sets their place.
-func (r *rig) store_(ctx context.Context, shard cellog.ShardID, cells []cellog.Cell) error {
+// putColumn is put with cells of one column.
+func (r *rig) putColumn(ctx context.Context, shard cellog.ShardID, column string, n int, rnd *rand.Rand) error {
+	cells := make([]cellog.Cell, n)
+	for i := range cells {
+		cells[i] = r.cell(shard, column, rnd)
+	}
+	return r.commit(ctx, shard, cells)
+}
+
+// putBody stores one BASE cell with a text in its body.
+func (r *rig) putBody(ctx context.Context, shard cellog.ShardID, text string, rnd *rand.Rand) error {
+	c := r.cell(shard, "BASE", rnd)
+	c.Body = fmt.Appendf(nil, `{"text":%q}`, text)
+	return r.commit(ctx, shard, []cellog.Cell{c})
+}
+
+// randomText returns text that does not compress well.
+func randomText(rnd *rand.Rand, n int) string {
+	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+/"
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = letters[rnd.IntN(len(letters))]
+	}
+	return string(b)
+}
+
+func (r *rig) cell(shard cellog.ShardID, column string, rnd *rand.Rand) (c cellog.Cell) {
+	for {
+		for j := range c.Row {
+			c.Row[j] = byte(rnd.Uint32())
+		}
+		if rnd.IntN(4) == 0 {
+			c.Row[15], c.Row[14] = 0, 0 // the server cuts trailing zeros off
+		}
+		if cellog.ShardOf(c.Row, r.shards) == shard {
+			break
+		}
+	}
+	c.Datastore, c.Shard, c.Column = r.store, shard, column
+	c.Ref = cellog.RefKey(rnd.Int64() - rnd.Int64())
+	c.Body = fmt.Appendf(nil, `{"n":%d,"fare":%d.%02d,"who":"%s","note":%q}`, rnd.Int64(), rnd.IntN(100), rnd.IntN(100), uuid.UUID(c.Row), strings.Repeat("é", rnd.IntN(200)))
+	if rnd.IntN(3) == 0 {
+		c.TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	}
+	return c
+}
+
+// commit writes cells; it sets their place.
+func (r *rig) commit(ctx context.Context, shard cellog.ShardID, cells []cellog.Cell) error {
 	db := "`" + cellog.DatabaseName(r.store, shard) + "`"
 	tx, err := r.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
 	if err != nil {
