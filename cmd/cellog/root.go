@@ -35,7 +35,7 @@ Exit codes: 0 all well, 1 it failed, 2 it was called wrongly, 3 it ran and found
 	return root
 }
 
-// wrapArgs marks every complaint about arguments as a usage error, and makes a
+// wrapArgs marks every complaint about arguments and missing flags as a usage error, and makes a
 // parent without a sub-command print its help.
 func wrapArgs(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
@@ -62,7 +62,11 @@ func wrapArgs(cmd *cobra.Command) {
 		check = cobra.NoArgs
 	}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
+		err := cmd.ValidateRequiredFlags()
+		if err == nil {
+			err = check(cmd, args)
+		}
+		if err != nil {
 			return exitError{exitUsage, fmt.Errorf("%w\nUsage: %s", err, cmd.UseLine())}
 		}
 		return nil

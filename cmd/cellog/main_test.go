@@ -1,0 +1,68 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"cellog": main})
+}
+
+// The scripts run the program as a user would; exit codes by `exits`.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(e *testscript.Env) error {
+			for _, k := range []string{"CELLOG_MYSQLD", "CELLOG_TEST_FLAVOUR", "XDG_CACHE_HOME"} {
+				if v := os.Getenv(k); v != "" {
+					e.Setenv(k, v)
+				}
+			}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+	})
+}
+
+// exits CODE COMMAND ARGS… runs a command that must end with that code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE COMMAND ARGS…")
+	}
+	err := ts.Exec(args[1], args[2:]...)
+	got := "0"
+	if err != nil {
+		got = strings.TrimPrefix(err.Error(), "exit status ")
+	}
+	if got != args[0] {
+		ts.Fatalf("exit code %s, want %s", got, args[0])
+	}
+}
+
+// Every command says what it does, and every one that does something shows how
+// it is called.
+func TestHelp(t *testing.T) {
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		if c.Short == "" {
+			t.Errorf("%s has no short help", c.CommandPath())
+		}
+		if !c.HasSubCommands() && c.Example == "" {
+			t.Errorf("%s has no example", c.CommandPath())
+		}
+		for _, line := range strings.Split(c.Example, "\n") {
+			if line != "" && !strings.HasPrefix(line, "  ") {
+				t.Errorf("%s: example %q is not indented", c.CommandPath(), line)
+			}
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(newRoot())
+}
