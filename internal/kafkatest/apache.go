@@ -58,7 +58,7 @@ func Shutdown() {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if b := shared.broker; b != nil {
-		b.kill()
+		b.end(syscall.SIGKILL)
 		_ = os.RemoveAll(b.dir) // removeStale of a later run tries again
 		shared.broker = nil
 	}
@@ -156,21 +156,22 @@ func (b *apache) start() error {
 		case <-b.done:
 			return fmt.Errorf("Apache Kafka ended while starting:\n%s", b.logTail())
 		case <-deadline.C:
-			b.kill()
+			b.end(syscall.SIGKILL)
 			return fmt.Errorf("Apache Kafka did not start within %v:\n%s", startTimeout, b.logTail())
 		case <-tick.C:
 		}
 	}
 }
 
-// kill ends the broker as a crash would.
-func (b *apache) kill() {
+// end ends the broker and returns when it is gone: by SIGTERM in an orderly way,
+// by SIGKILL as a crash would.
+func (b *apache) end(sig syscall.Signal) {
 	select {
 	case <-b.done:
 		return
 	default:
 	}
-	_ = syscall.Kill(b.pid, syscall.SIGKILL) // it may end by itself just now
+	_ = syscall.Kill(b.pid, sig) // it may end by itself just now
 	<-b.done
 }
 

@@ -11,8 +11,7 @@
 //
 // # Promises
 //
-//  1. Restart keeps the data and the address. On Apache Kafka the broker is killed
-//     with -9 first.
+//  1. Restart keeps the data and the address.
 //  2. A broker ends with the test binary, however that ends; Main also looks for
 //     leaked goroutines.
 //  3. A missing Apache Kafka fails the test, with the command that gets one.

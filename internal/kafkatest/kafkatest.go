@@ -7,7 +7,9 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"go.uber.org/goleak"
@@ -50,14 +52,25 @@ func (b *Broker) Addrs() []string {
 	return []string{net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
 }
 
-// Stop takes the broker away until Restart.
+// Stop takes the broker away, in an orderly way, until Restart.
 func (b *Broker) Stop(t testing.TB) {
 	t.Helper()
 	if b.fake != nil {
 		b.fake.stop()
 		return
 	}
-	b.real.kill()
+	b.real.end(syscall.SIGTERM)
+}
+
+// Kill takes Apache Kafka away as a crash does (kill -9), until Restart; kfake,
+// which lives in this process, is stopped.
+func (b *Broker) Kill(t testing.TB) {
+	t.Helper()
+	if b.fake != nil {
+		b.fake.stop()
+		return
+	}
+	b.real.end(syscall.SIGKILL)
 }
 
 // Restart stops the broker, if it runs, and starts it again with its data at
@@ -109,7 +122,7 @@ type fake struct {
 
 func (f *fake) start(t testing.TB) {
 	t.Helper()
-	c, err := kfake.NewCluster(kfake.Ports(f.port), kfake.DataDir(f.dir), kfake.BrokerConfigs(map[string]string{
+	c, err := kfake.NewCluster(kfake.Ports(f.port), kfake.DataDir(f.dir), kfake.GroupMinSessionTimeout(time.Second), kfake.BrokerConfigs(map[string]string{
 		"log.retention.ms":                     "-1", // kfake trims compacted topics too
 		"group.consumer.heartbeat.interval.ms": "100",
 	}))

@@ -12,7 +12,7 @@ import (
 func TestMain(m *testing.M) { Main(m) }
 
 func TestRestartKeepsDataAndAddress(t *testing.T) {
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
 	defer cancel()
 	b := Start(t)
 	topic := Prefix(t) + "t"
