@@ -37,22 +37,23 @@ type committer struct {
 	stop     func(shard ShardKey, err error)
 	careful  map[ShardKey]cellog.AddedID // while not empty, flush after each cell
 	beatDue  time.Duration
-	onCommit func(beats []Beat)
+	onCommit func(cells int, beats []Beat)
 
 	cluster position.Cluster
 	shards  map[ShardKey]*published
 	frozen  bool
 
 	// The open transaction.
-	touched map[ShardKey]*published
-	beats   []Beat
-	cells   int
-	cost    int
-	bytes   int
-	began   time.Time
-	dirty   bool // something to commit
-	last    ShardKey
-	lastID  cellog.AddedID
+	touched   map[ShardKey]*published
+	beats     []Beat
+	cells     int // taken from the queue
+	published int // of these, not of stopped shards
+	cost      int
+	bytes     int
+	began     time.Time
+	dirty     bool // something to commit
+	last      ShardKey
+	lastID    cellog.AddedID
 }
 
 // published is a shard's position, with the messages of the open transaction
@@ -203,6 +204,7 @@ func (c *committer) item(ctx context.Context, it *item) error {
 	}
 	p.Columns[it.row.Column] = position.Column{Sequence: cellog.Sequence(it.seq), AddedID: it.row.AddedID}
 	p.newest[it.row.Column] = it.column
+	c.published++
 	if len(c.careful) > 0 {
 		if err := c.session.Flush(ctx); err != nil {
 			return c.refusal(err, true)
@@ -270,11 +272,11 @@ func (c *committer) commit(ctx context.Context) error {
 		c.metrics.commitTime.Observe(time.Since(c.began).Seconds())
 	}
 	c.metrics.commits.Inc()
-	c.metrics.cells.Add(float64(c.cells))
+	c.metrics.cells.Add(float64(c.published))
 	c.metrics.bytes.Add(float64(c.bytes))
 	c.queue.release(c.cells, c.cost)
-	c.onCommit(c.beats)
+	c.onCommit(c.published, c.beats)
 	clear(c.touched)
-	c.beats, c.cells, c.cost, c.bytes, c.dirty = nil, 0, 0, 0, false
+	c.beats, c.cells, c.published, c.cost, c.bytes, c.dirty = nil, 0, 0, 0, 0, false
 	return nil
 }

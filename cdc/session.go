@@ -330,11 +330,12 @@ func (t *Tailer) beat(ctx context.Context) {
 }
 
 // committed notes what arrived in Kafka.
-func (t *Tailer) committed(beats []Beat) {
+func (t *Tailer) committed(cells int, beats []Beat) {
 	now := time.Now()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.status.LastCommit = now
+	t.status.Cells += int64(cells)
 	for _, b := range beats {
 		if b.Cluster != "" {
 			t.status.LastBeat, t.status.Lag = now, now.Sub(b.WrittenAt)

@@ -36,6 +36,8 @@ type Status struct {
 	Stopped map[ShardKey]error
 	// LastCommit is when Kafka last took a transaction.
 	LastCommit time.Time
+	// Cells is how many cells this tailer has published since New.
+	Cells int64
 	// LastBeat is when the last heartbeat arrived in Kafka over the whole
 	// path, and Lag how old it was then.
 	LastBeat time.Time

@@ -17,6 +17,7 @@ var joiners = []struct{ pkg, reason string }{
 	{"tests/tail", "crashes a tailer of real parts: binlog, cdc, publish and a broker"},
 	{"tests/api", "tests the HTTP API over the real store"},
 	{"bench/put", "measures puts from HTTP to disk"},
+	{"bench/tail", "measures a tailer from the binlog to the broker"},
 }
 
 // exceptions are imports that the rules forbid, each with its reason.

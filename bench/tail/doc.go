@@ -1,0 +1,12 @@
+// Package tail measures how fast a tailer drains a backlog: from a binlog over
+// the whole of cdc to a Kafka broker, in cells per second, beside what a bare
+// loop does that reads, inflates and transcodes the same binlog on all cores
+// and drops the result.
+//
+//	go test ./bench/tail -run '^$' -bench Drain -benchtime 1x
+//
+// CELLOG_BENCH_CELLS is the number of cells (default 100,000), and the
+// variables of internal/mysqltest and internal/kafkatest choose the server and
+// the broker. With kfake the broker works in the same process, on the same
+// cores.
+package tail
