@@ -1,0 +1,226 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/ingest/client"
+	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/internal/kafkatest"
+	"github.com/cellog/cellog/internal/mysqlaccounts"
+	"github.com/cellog/cellog/internal/mysqltest"
+	"github.com/cellog/cellog/internal/obs"
+	"github.com/cellog/cellog/internal/verify"
+)
+
+func TestMain(m *testing.M) { mysqltest.Main(m) }
+
+const definition = `table: driver_index
+datastore: trips
+column_defs:
+  - column_key: BASE
+    fields:
+      - {field: driver, type: uuid}
+      - {field: n, type: int64}
+`
+
+// configuration is what an operator would write for two clusters with a minion
+// each.
+func configuration(t *testing.T, clusters int) *config.Config {
+	t.Helper()
+	cfg := config.Default()
+	cfg.Kafka.Brokers = kafkatest.Start(t).Addrs()
+	cfg.Worker.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
+	cfg.Tailer.HeartbeatInterval = 100 * time.Millisecond
+	cfg.Indexer.Schemas = t.TempDir()
+	if err := os.WriteFile(filepath.Join(cfg.Indexer.Schemas, "driver.yml"), []byte(definition), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	acc := func(a mysqlaccounts.Account) config.Account {
+		return config.Account{User: a.User, Password: config.NewSecret(a.Password)}
+	}
+	a := mysqltest.Accounts
+	for i := range clusters {
+		s := mysqltest.Cluster(t, 1)
+		c := config.Cluster{Name: fmt.Sprintf("c%d", i), Accounts: config.Accounts{Worker: acc(a.Worker), Tailer: acc(a.Tailer), Indexer: acc(a.Indexer), Admin: acc(a.Admin)}}
+		for j, n := range append([]*mysqltest.Node{s.Master}, s.Minions...) {
+			c.Nodes = append(c.Nodes, config.Node{Name: fmt.Sprintf("c%d-n%d", i, j), Addr: n.Addr()})
+		}
+		cfg.Clusters = append(cfg.Clusters, c)
+	}
+	return &cfg
+}
+
+type testLog struct{ t *testing.T }
+
+func (l testLog) Write(p []byte) (int, error) {
+	l.t.Log(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+func waitFor(t *testing.T, max time.Duration, f func() error) {
+	t.Helper()
+	for stop := time.Now().Add(max); ; time.Sleep(20 * time.Millisecond) {
+		err := f()
+		if err == nil {
+			return
+		}
+		if time.Now().After(stop) {
+			t.Fatalf("after %v: %v", max, err)
+		}
+	}
+}
+
+// A cell put over HTTP arrives in Kafka and in an index, and verify finds
+// nothing to complain about.
+func TestRolesTogether(t *testing.T) {
+	cfg := configuration(t, 2)
+	log := obs.NewLogger(testLog{t}, obs.LogConfig{Level: "warn"})
+	env := Env{Log: log}
+	ctx := t.Context()
+	for range 2 { // a second create changes nothing
+		if err := CreateDatastore(ctx, cfg, env, Create{Name: "trips", Shards: 4, Grant: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w, err := NewWorker(cfg, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tl, err := NewTailers(cfg, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := NewIndexer(cfg, env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roles := []Role{w, tl, x}
+	for _, r := range roles {
+		if r.Ready(ctx) == nil {
+			t.Errorf("%T is ready before it started", r)
+		}
+	}
+	for range 2 {
+		for _, r := range roles {
+			if err := r.Start(ctx); err != nil {
+				t.Fatalf("%T: %v", r, err)
+			}
+		}
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		for range 2 {
+			for _, r := range roles {
+				if err := r.Stop(ctx); err != nil {
+					t.Errorf("%T: %v", r, err)
+				}
+			}
+		}
+		for _, r := range roles {
+			if r.Start(ctx) == nil {
+				t.Errorf("%T started after Stop", r)
+			}
+		}
+	})
+	for _, r := range roles {
+		waitFor(t, 20*time.Second, func() error { return r.Ready(ctx) })
+	}
+
+	c, err := client.New(client.Config{URLs: []string{"http://" + w.Addr()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	driver := uuid.New()
+	var puts []cellog.Put
+	for i := range 200 {
+		puts = append(puts, cellog.Put{Key: cellog.Key{Row: uuid.New(), Column: "BASE", Ref: 1}, Body: fmt.Appendf(nil, `{"driver":%q,"n":%d}`, driver, i)})
+	}
+	results, err := c.PutBatch(ctx, "trips", puts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range results {
+		if r.Outcome != cellog.Created || r.Err != nil {
+			t.Fatalf("put %d: %+v", i, r)
+		}
+	}
+	res, err := c.Put(ctx, "trips", puts[0])
+	if err != nil || res.Outcome != cellog.Same || res.AddedID != results[0].AddedID || res.Epoch != 1 {
+		t.Errorf("the same again: %+v, %v", res, err)
+	}
+	other := puts[0]
+	other.Body = []byte(`{}`)
+	if res, err := c.Put(ctx, "trips", other); !client.IsConflict(err) || res.AddedID != results[0].AddedID {
+		t.Errorf("another body: %+v, %v", res, err)
+	}
+	cell, err := c.Newest(ctx, "trips", puts[7].Key, client.ReadOptions{})
+	if err != nil || cell.Key != puts[7].Key || string(cell.Body) != string(puts[7].Body) {
+		t.Errorf("%+v, %v", cell, err)
+	}
+	row, err := c.Row(ctx, "trips", puts[7].Row, false, client.ReadOptions{})
+	if err != nil || len(row.Cells) != 1 || string(row.Cells[0].Body) != string(puts[7].Body) {
+		t.Errorf("%+v, %v", row, err)
+	}
+
+	var entries []json.RawMessage
+	waitFor(t, 20*time.Second, func() error {
+		answer, err := c.IndexQuery(ctx, "trips", "driver_index", url.Values{"driver": {driver.String()}, "n.gte": {"100"}, "limit": {"1000"}})
+		if err != nil {
+			return err
+		}
+		var v map[string]json.RawMessage
+		if err := json.Unmarshal(answer, &v); err != nil {
+			return err
+		}
+		if err := json.Unmarshal(v["entries"], &entries); err != nil {
+			return fmt.Errorf("%w in %s", err, answer)
+		}
+		if len(entries) != 100 {
+			return fmt.Errorf("%d entries", len(entries))
+		}
+		return nil
+	})
+
+	report, err := Verify(ctx, cfg, env, "trips", verify.Config{Detail: func(s string) { t.Log(s) }})
+	if err != nil || !report.Clean() || report.Cells != 200 || report.Records != 200 {
+		t.Errorf("%+v, %v", report, err)
+	}
+	total := 0
+	for s := range 4 {
+		waitFor(t, 10*time.Second, func() error { // the worker's own look at the positions
+			p, err := c.Log(ctx, "trips", client.LogQuery{Shard: cellog.ShardID(s), Limit: 1000})
+			if err == nil && len(p.Cells) == 0 {
+				err = fmt.Errorf("shard %d has no final cells", s)
+			}
+			if err == nil {
+				total += len(p.Cells)
+			}
+			return err
+		})
+	}
+	if total != 200 {
+		t.Errorf("the logs have %d final cells", total)
+	}
+	d, err := Describe(ctx, cfg, env, "trips")
+	if err != nil || d.Shards != 4 || len(d.Routes) != 4 || d.Routes[1].Cluster != "c1" || len(d.Columns) != 1 {
+		t.Errorf("%+v, %v", d, err)
+	}
+	for _, f := range Inspect(ctx, cfg, env) {
+		if f.Level == "bad" {
+			t.Errorf("doctor: %+v", f)
+		}
+	}
+}
