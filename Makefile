@@ -9,7 +9,7 @@ MYSQLD    := $(CACHE)/mysql/mysqld
 KAFKA_DIR := $(CACHE)/kafka
 GOTEST    := $(GO) test -race -timeout 15m
 
-.PHONY: help setup setup-all build demo test lint fmt bench integration life soak mysql kafka ci clean
+.PHONY: help setup setup-all build demo test lint fmt bench integration interop life soak mysql kafka ci clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,11 @@ kafka: ## Fetch an Apache Kafka broker into .cache/kafka.
 integration: mysql kafka ## Run the storage, cdc and life suites on MySQL, and the cdc and life suites on Apache Kafka.
 	CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$(MYSQLD) $(GOTEST) -count=1 ./storage/... ./cdc/... ./tests/life/...
 	CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) $(GOTEST) -count=1 ./internal/kafka/... ./cdc/... ./tests/life/...
+
+interop: kafka ## Read our topics with kcat, Python and Java clients, on the embedded broker and on Apache Kafka.
+	@tools/install-deps.sh clients
+	$(GO) test -tags interop -count=1 -timeout 15m -v ./tests/interop
+	CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) $(GO) test -tags interop -count=1 -timeout 15m -v ./tests/interop
 
 life: setup ## Run only the tests that take cells from HTTP to the index, with crashes in between.
 	$(GOTEST) -count=1 -v ./tests/life/...

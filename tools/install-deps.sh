@@ -2,7 +2,7 @@
 # install-deps.sh WHAT...: install what is missing on Debian, nothing where all is there. WHAT is any of
 #   server   a MariaDB or MySQL server for the private servers of `cellog dev` and of the tests
 #   kafka    Java and Maven, with which get-kafka.sh fetches an Apache Kafka broker
-#   clients  kcat and the Python clients that the interoperability tests drive
+#   clients  kcat, a JDK, Maven and Debian's Python client, which the interoperability tests drive
 # Needs root (or sudo) only when something is missing.
 set -euo pipefail
 missing=()
@@ -17,10 +17,11 @@ for what in "${@:-server}"; do
       [ -n "${CELLOG_MYSQLD:-}" ] || need mariadb-server-core mariadbd mysqld ;;
     kafka)
       need default-jre-headless java; need maven mvn ;;
-    clients)
-      need kcat kcat kafkacat
-      python3 -c 'import kafka' >/dev/null 2>&1 || missing+=(python3-kafka)
-      python3 -c 'import confluent_kafka' >/dev/null 2>&1 || missing+=(python3-confluent-kafka) ;;
+    clients) # confluent-kafka and the other pinned clients: tests/interop itself, by pip and Maven
+      need kcat kcat; need default-jdk-headless javac; need maven mvn
+      python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || missing+=(python3-venv)
+      /usr/bin/python3 -c 'import kafka' >/dev/null 2>&1 || missing+=(python3-kafka)
+      /usr/bin/python3 -c 'import lz4' >/dev/null 2>&1 || missing+=(python3-lz4) ;;
     *) echo "install-deps.sh: $what: want server, kafka or clients" >&2; exit 2 ;;
   esac
 done
@@ -36,8 +37,6 @@ for p in "${missing[@]}"; do
   case $p in
     mariadb-server-core) $sudo apt-get -qq install -y --no-install-recommends mariadb-server-core >/dev/null ||
       $sudo apt-get -qq install -y --no-install-recommends mariadb-server >/dev/null ;;
-    python3-confluent-kafka) $sudo apt-get -qq install -y --no-install-recommends "$p" >/dev/null 2>&1 ||
-      python3 -m pip install -q --break-system-packages confluent-kafka ;;
     *) $sudo apt-get -qq install -y --no-install-recommends "$p" >/dev/null ;;
   esac
 done

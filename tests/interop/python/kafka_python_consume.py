@@ -1,6 +1,6 @@
 """kafka_python_consume.py BROKERS TOPIC ISOLATION: prints every record of a topic as a line of JSON.
 
-Releases before 2.2, Debian's python3-kafka among them, cannot read committed records only: the constructor refuses
+kafka-python 2.0.2, as Debian 12 packages it, cannot read committed records only: its constructor refuses
 isolation_level. ISOLATION "none" leaves it away.
 """
 import json
