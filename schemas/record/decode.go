@@ -1,6 +1,7 @@
 package record
 
 import (
+	"bytes"
 	"math"
 	"strconv"
 	"strings"
@@ -21,7 +22,7 @@ var headerNames = [maxHeaders]string{
 // stamp records by itself. The error names the header and the value that was
 // expected, and has ErrNotACell in its chain; the body is never in it.
 func Decode(r Record) (cellog.Cell, error) {
-	var values [maxHeaders]string
+	var values [maxHeaders][]byte
 	var found [maxHeaders]bool
 	for _, h := range r.Headers {
 		for i, name := range headerNames {
@@ -31,7 +32,7 @@ func Decode(r Record) (cellog.Cell, error) {
 			if found[i] {
 				return cellog.Cell{}, notACell("header %s is there twice", name)
 			}
-			found[i], values[i] = true, string(h.Value)
+			found[i], values[i] = true, h.Value
 			break
 		}
 	}
@@ -40,32 +41,24 @@ func Decode(r Record) (cellog.Cell, error) {
 			return cellog.Cell{}, notACell("header %s is missing", name)
 		}
 	}
-	var (
-		c           cellog.Cell
-		contentType = values[0]
-		specVersion = values[1]
-		id          = values[2]
-		source      = values[3]
-		ceType      = values[4]
-		subject     = values[5]
-		at          = values[6]
-	)
+	var c cellog.Cell
 	switch {
-	case contentType != ContentType:
-		return c, notACell("content-type is %.60q, want %s", contentType, ContentType)
-	case specVersion != SpecVersion:
-		return c, notACell("ce_specversion is %.20q, want %s", specVersion, SpecVersion)
-	case ceType != Type:
-		return c, notACell("ce_type is %.60q, want %s", ceType, Type)
+	case string(values[0]) != ContentType:
+		return c, notACell("content-type is %.60q, want %s", values[0], ContentType)
+	case string(values[1]) != SpecVersion:
+		return c, notACell("ce_specversion is %.20q, want %s", values[1], SpecVersion)
+	case string(values[4]) != Type:
+		return c, notACell("ce_type is %.60q, want %s", values[4], Type)
 	case len(r.Value) == 0:
 		return c, notACell("the value is empty; a cell has a JSON body")
 	}
+	id, source, subject, at := string(values[2]), values[3], string(values[5]), string(values[6])
 	var err error
 	if c.Datastore, c.Shard, c.AddedID, err = parseID(id); err != nil {
 		return cellog.Cell{}, err
 	}
-	if want := sourcePrefix + c.Datastore; source != want {
-		return cellog.Cell{}, notACell("ce_source is %.80q, but ce_id wants %s", source, want)
+	if rest, ok := bytes.CutPrefix(source, []byte(sourcePrefix)); !ok || string(rest) != c.Datastore {
+		return cellog.Cell{}, notACell("ce_source is %.80q, but ce_id wants %s%s", source, sourcePrefix, c.Datastore)
 	}
 	if c.Key, err = cellog.ParseKey(subject); err != nil {
 		return cellog.Cell{}, notACell("ce_subject: %v", err)
@@ -74,22 +67,23 @@ func Decode(r Record) (cellog.Cell, error) {
 	if row != string(r.Key) {
 		return cellog.Cell{}, notACell("the key is %.80q, but ce_subject has the row %s", r.Key, row)
 	}
-	if row != c.Row.String() {
+	var buf [48]byte
+	if row != string(appendUUID(buf[:0], c.Row)) {
 		return cellog.Cell{}, notACell("the key is %s, want it in lower case", row)
 	}
-	if c.CreatedAt, err = time.Parse(timeLayout, at); err != nil || c.CreatedAt.Format(timeLayout) != at {
+	if c.CreatedAt, err = time.Parse(timeLayout, at); err != nil || string(c.CreatedAt.AppendFormat(buf[:0], timeLayout)) != at {
 		return cellog.Cell{}, notACell("ce_time is %.60q, want the form %s", at, timeLayout)
 	}
-	sequence, err := parsePositive(HeaderSequence, values[7], math.MaxInt64)
+	sequence, err := parsePositive(HeaderSequence, string(values[7]), math.MaxInt64)
 	if err != nil {
 		return cellog.Cell{}, err
 	}
-	epoch, err := parsePositive(HeaderEpoch, values[8], math.MaxInt32)
+	epoch, err := parsePositive(HeaderEpoch, string(values[8]), math.MaxInt32)
 	if err != nil {
 		return cellog.Cell{}, err
 	}
 	c.Sequence, c.Epoch = cellog.Sequence(sequence), cellog.Epoch(epoch)
-	c.TraceParent = values[9]
+	c.TraceParent = string(values[9])
 	c.Body = r.Value
 	return c, nil
 }
