@@ -5,28 +5,30 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kfake"
-	"go.uber.org/goleak"
-
+	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/internal/kafkatest"
 )
 
 // session is how long the broker waits for a killed member.
-const session = 600 * time.Millisecond
+const session = time.Second
 
 func TestMain(m *testing.M) {
 	if brokers := os.Getenv(childEnv); brokers != "" {
 		child(brokers)
 	}
-	goleak.VerifyTestMain(m)
+	kafkatest.Main(m)
 }
 
-func broker(t *testing.T) kafka.Config {
+// place is a broker and the names of a test's own.
+type place struct {
+	kafka  kafka.Config
+	prefix string
+	base   string // the topic of column BASE
+}
+
+func broker(t *testing.T) place {
 	t.Helper()
-	c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.GroupMinSessionTimeout(session))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return kafka.Config{Addrs: c.ListenAddrs()}
+	prefix := kafkatest.Prefix(t)
+	return place{kafka.Config{Addrs: kafkatest.Start(t).Addrs()}, prefix, cellog.TopicName(prefix, "trips", "BASE")}
 }

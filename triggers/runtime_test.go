@@ -23,8 +23,6 @@ import (
 	"github.com/cellog/cellog/triggers"
 )
 
-const topicBase = "trips.BASE"
-
 func rowKey(n int) uuid.UUID { return uuid.NewSHA1(uuid.NameSpaceOID, []byte{byte(n), byte(n >> 8)}) }
 
 // cellsOf makes the next cells of rows, in turn: cell i is the i/rows-th of
@@ -104,9 +102,9 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 }
 
 // start runs a Runtime with one trigger; stop ends it.
-func start(t *testing.T, cfg kafka.Config, fn triggers.Func, opts ...triggers.Option) (rt *triggers.Runtime, stop func()) {
+func start(t *testing.T, cfg place, fn triggers.Func, opts ...triggers.Option) (rt *triggers.Runtime, stop func()) {
 	t.Helper()
-	rt, err := triggers.New(triggers.Config{Kafka: cfg, SessionTimeout: session, Drain: 5 * time.Second})
+	rt, err := triggers.New(triggers.Config{Kafka: cfg.kafka, Prefix: cfg.prefix, SessionTimeout: session, Drain: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +138,11 @@ func TestMembersComeAndGo(t *testing.T) {
 	fn := func(who string) triggers.Func {
 		return func(ctx context.Context, c cellog.Cell) error {
 			l.begin(who, c.Key)
-			time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond)
+			d := time.Duration(rand.IntN(2000)) * time.Microsecond
+			if rand.IntN(200) == 0 {
+				d = 100 * time.Millisecond // a member that leaves must wait for it
+			}
+			time.Sleep(d)
 			if rand.IntN(20) == 0 {
 				failures.Add(1)
 				l.end(c.Key, false)
@@ -156,7 +158,7 @@ func TestMembersComeAndGo(t *testing.T) {
 	const rows, n = 60, 6000
 	var stops []func()
 	for i := 0; i < n; i += 500 {
-		if err := w.write(topicBase, cellsOf(rows, i, i+500)...); err != nil {
+		if err := w.write(cfg.base, cellsOf(rows, i, i+500)...); err != nil {
 			t.Fatal(err)
 		}
 		if len(stops) < 2 || rnd.IntN(2) == 0 {
@@ -188,7 +190,7 @@ func TestKilledProcesses(t *testing.T) {
 	l := newLedger(t)
 	l.overlaps = true
 	const rows, n = 200, 8000
-	if err := w.write(topicBase, cellsOf(rows, 0, n)...); err != nil {
+	if err := w.write(cfg.base, cellsOf(rows, 0, n)...); err != nil {
 		t.Fatal(err)
 	}
 	for round := 0; l.finished() < n; round++ {
@@ -197,7 +199,7 @@ func TestKilledProcesses(t *testing.T) {
 		}
 		kill := 500 + rnd.IntN(2500)
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), childEnv+"="+strings.Join(cfg.Addrs, ","))
+		cmd.Env = append(os.Environ(), childEnv+"="+cfg.prefix+"@"+strings.Join(cfg.kafka.Addrs, ","))
 		cmd.Stderr = os.Stderr
 		out, err := cmd.StdoutPipe()
 		if err != nil {
@@ -232,8 +234,9 @@ func TestKilledProcesses(t *testing.T) {
 const childEnv = "CELLOG_TRIGGERS_CHILD"
 
 // child is the process that TestKilledProcesses kills: it says what it does.
-func child(brokers string) {
-	rt, err := triggers.New(triggers.Config{Kafka: kafka.Config{Addrs: strings.Split(brokers, ",")}, SessionTimeout: session})
+func child(env string) {
+	prefix, brokers, _ := strings.Cut(env, "@")
+	rt, err := triggers.New(triggers.Config{Kafka: kafka.Config{Addrs: strings.Split(brokers, ",")}, Prefix: prefix, SessionTimeout: session})
 	if err == nil {
 		var mu sync.Mutex
 		say := func(what string, k cellog.Key) {
@@ -275,7 +278,7 @@ func TestFailingRowWaitsAlone(t *testing.T) {
 		return nil
 	})
 	const rows, n = 20, 1000
-	if err := w.write(topicBase, cellsOf(rows, 0, n)...); err != nil {
+	if err := w.write(cfg.base, cellsOf(rows, 0, n)...); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, "the other rows", func() bool { return l.finished() == n-n/rows })
@@ -297,16 +300,16 @@ func TestFailingRowWaitsAlone(t *testing.T) {
 func TestFrom(t *testing.T) {
 	cfg := broker(t)
 	w := newWriter(t, cfg)
-	if err := w.write(topicBase, cellsOf(5, 0, 10)...); err != nil {
+	if err := w.write(cfg.base, cellsOf(5, 0, 10)...); err != nil {
 		t.Fatal(err)
 	}
 	at := time.Now()
 	waitFor(t, "the clock", func() bool { return time.Since(at) > 3*time.Millisecond })
 	at = time.Now()
-	if err := w.write(topicBase, cellsOf(5, 10, 20)...); err != nil {
+	if err := w.write(cfg.base, cellsOf(5, 10, 20)...); err != nil {
 		t.Fatal(err)
 	}
-	rt, err := triggers.New(triggers.Config{Kafka: cfg, SessionTimeout: session})
+	rt, err := triggers.New(triggers.Config{Kafka: cfg.kafka, Prefix: cfg.prefix, SessionTimeout: session})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +326,7 @@ func TestFrom(t *testing.T) {
 	waitFor(t, "zero and time", func() bool { return counts[0].Load() == 20 && counts[1].Load() == 10 })
 	waitFor(t, "latest", func() bool {
 		// It may not have looked for the latest yet: write until it sees one.
-		if err := w.write(topicBase, cellsOf(1, 100+w.count(topicBase), 101+w.count(topicBase))...); err != nil {
+		if err := w.write(cfg.base, cellsOf(1, 100+w.count(cfg.base), 101+w.count(cfg.base))...); err != nil {
 			t.Fatal(err)
 		}
 		return counts[2].Load() > 0
@@ -343,18 +346,18 @@ func TestLag(t *testing.T) {
 	if _, known := rt.Lag()["test"]; known {
 		t.Error("a lag is known before anything came")
 	}
-	adm, err := kafka.NewAdmin(cfg)
+	adm, err := kafka.NewAdmin(cfg.kafka)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer adm.Close()
-	beats := cellog.HeartbeatsTopicName("")
+	beats := cellog.HeartbeatsTopicName(cfg.prefix)
 	if _, err := adm.EnsureTopic(t.Context(), kafka.HeartbeatsTopic(beats)); err != nil {
 		t.Fatal(err)
 	}
 	beat := func(cluster string, ago time.Duration) {
 		t.Helper()
-		p, err := kafka.OpenProducer(t.Context(), kafka.ProducerConfig{Config: cfg})
+		p, err := kafka.OpenProducer(t.Context(), kafka.ProducerConfig{Config: cfg.kafka})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -373,7 +376,7 @@ func TestLag(t *testing.T) {
 	waitFor(t, "the cluster that is behind", between(20*time.Second, 30*time.Second))
 	beat("b", 0)
 	waitFor(t, "it to catch up", between(time.Second, 10*time.Second))
-	if err := w.write(topicBase, cellsOf(1, 0, 1)...); err != nil {
+	if err := w.write(cfg.base, cellsOf(1, 0, 1)...); err != nil {
 		t.Fatal(err)
 	}
 	waitFor(t, "the slow cell", func() bool { beat("a", 0); beat("b", 0); return between(500*time.Millisecond, time.Minute)() })

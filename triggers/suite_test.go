@@ -44,7 +44,7 @@ func TestWatermillSuite(t *testing.T) {
 			})
 			pubSub := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 				sub, err := triggers.NewSubscriber(triggers.SubscriberConfig{
-					Kafka: cfg, Group: group, Message: unwrap, Drain: time.Second, SessionTimeout: session, BackoffMin: time.Millisecond, BackoffMax: 10 * time.Millisecond,
+					Kafka: cfg.kafka, Group: group, Message: unwrap, Drain: time.Second, SessionTimeout: session, BackoffMin: time.Millisecond, BackoffMax: 10 * time.Millisecond,
 				})
 				if err != nil {
 					t.Fatal(err)
@@ -61,7 +61,7 @@ func TestWatermillSuite(t *testing.T) {
 					// Cells of a topic are the topic's: another group reads them all again.
 					NewSubscriberReceivesOldMessages: false,
 				},
-				func(t *testing.T) (message.Publisher, message.Subscriber) { return pubSub(t, "suite") },
+				func(t *testing.T) (message.Publisher, message.Subscriber) { return pubSub(t, cfg.prefix+"suite") },
 				pubSub,
 			)
 		})
@@ -108,7 +108,6 @@ func unwrap(d feed.Delivery) (*message.Message, error) {
 // writer writes cells to topics as a tailer would: in order, numbered.
 type writer struct {
 	t          *testing.T
-	cfg        kafka.Config
 	adm        *kafka.Admin
 	partitions int
 
@@ -118,17 +117,17 @@ type writer struct {
 	next map[string]cellog.Sequence // by topic, shard and column
 }
 
-func newWriter(t *testing.T, cfg kafka.Config) *writer {
+func newWriter(t *testing.T, cfg place) *writer {
 	t.Helper()
-	adm, err := kafka.NewAdmin(cfg)
+	adm, err := kafka.NewAdmin(cfg.kafka)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := kafka.OpenProducer(context.Background(), kafka.ProducerConfig{Config: cfg})
+	p, err := kafka.OpenProducer(context.Background(), kafka.ProducerConfig{Config: cfg.kafka})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &writer{t: t, cfg: cfg, adm: adm, partitions: 4, p: p, made: make(map[string]bool), next: make(map[string]cellog.Sequence)}
+	w := &writer{t: t, adm: adm, partitions: 4, p: p, made: make(map[string]bool), next: make(map[string]cellog.Sequence)}
 	t.Cleanup(func() { p.Close(); adm.Close() })
 	return w
 }

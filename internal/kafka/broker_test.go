@@ -3,17 +3,13 @@ package kafka_test
 import (
 	"testing"
 
-	"github.com/twmb/franz-go/pkg/kfake"
-
 	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/internal/kafkatest"
 )
+
+func TestMain(m *testing.M) { kafkatest.Main(m) }
 
 func broker(t *testing.T) kafka.Config {
 	t.Helper()
-	c, err := kfake.NewCluster(kfake.NumBrokers(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return kafka.Config{Addrs: c.ListenAddrs()}
+	return kafka.Config{Addrs: kafkatest.Start(t).Addrs()}
 }

@@ -162,6 +162,37 @@ func produce(t *testing.T, cfg kafka.Config, topic string, partition int32, valu
 	}
 }
 
+// final waits until a topic has so many offsets of finished transactions: a
+// broker writes their marks after it has answered.
+func final(t *testing.T, cfg kafka.Config, topic string, offsets int64) {
+	t.Helper()
+	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Config: cfg})
+	must(t, err)
+	defer c.Close()
+	waitFor(t, "the end of the transactions", func() bool {
+		spans, err := c.Spans(t.Context(), kafka.FromZero(), topic)
+		must(t, err)
+		n := int64(0)
+		for _, s := range spans {
+			n += s.To
+		}
+		return n >= offsets
+	})
+}
+
+func committed(t *testing.T, cfg kafka.Config, group, topic string, partition int32) bool {
+	t.Helper()
+	cl, err := kgo.NewClient(kgo.SeedBrokers(cfg.Addrs...))
+	must(t, err)
+	defer cl.Close()
+	offsets, err := kadm.NewClient(cl).FetchOffsets(t.Context(), group)
+	if err != nil {
+		return false
+	}
+	o, ok := offsets.Lookup(topic, partition)
+	return ok && o.At >= 0
+}
+
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -181,6 +212,7 @@ func TestGroupWaitsForTopics(t *testing.T) {
 	gc := groupConfig(cfg, "wait", "wait.NEW", other)
 	gc.From = kafka.FromLatest()
 	produce(t, cfg, other, 1, "old")
+	final(t, cfg, other, 2)
 	m := join(t, gc)
 	waitFor(t, "the topic that is there", func() bool { return len(m.holds()) == 2 })
 	topic(t, cfg, "wait.NEW", 4)
@@ -205,6 +237,7 @@ func TestGroupStarts(t *testing.T) {
 	at := time.Now()
 	waitFor(t, "the clock", func() bool { return time.Since(at) > 5*time.Millisecond })
 	produce(t, cfg, tp, 0, "d")
+	final(t, cfg, tp, 8)
 	for _, c := range []struct {
 		from kafka.From
 		want []string
@@ -217,7 +250,7 @@ func TestGroupStarts(t *testing.T) {
 		gc := groupConfig(cfg, "starts-"+c.from.String(), tp)
 		gc.From = c.from
 		m := join(t, gc)
-		waitFor(t, "the assignment", func() bool { return len(m.holds()) == 1 })
+		waitFor(t, "the commit of the start", func() bool { return committed(t, cfg, gc.Group, tp, 0) })
 		m.stop()
 		// Whoever comes next starts there as well, later messages or not.
 		gc.From = kafka.FromLatest()
@@ -309,6 +342,7 @@ func TestConsumerReadsSpans(t *testing.T) {
 	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Config: cfg})
 	must(t, err)
 	defer c.Close()
+	final(t, cfg, tp, 14)
 	spans, err := c.Spans(t.Context(), kafka.FromZero(), tp, "spans.MISSING")
 	must(t, err)
 	produce(t, cfg, tp, 0, "later")
@@ -345,6 +379,7 @@ func TestConsumerFollows(t *testing.T) {
 	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Config: cfg})
 	must(t, err)
 	defer c.Close()
+	final(t, cfg, tp, 2)
 	for _, from := range []kafka.From{kafka.FromZero(), kafka.FromLatest()} {
 		ctx, cancel := context.WithCancel(t.Context())
 		var mu sync.Mutex
