@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/mysqltest"
 	"github.com/cellog/cellog/schemas/body"
 	"github.com/cellog/cellog/storage"
 )
@@ -52,9 +53,15 @@ func newProxy(tb testing.TB, server string) *proxy {
 	return p
 }
 
+// node is the server behind the proxy, as a worker sees it.
+func (p *proxy) node() storage.Node {
+	a := mysqltest.Accounts.Worker
+	return storage.Node{Name: "n0", Addr: p.ln.Addr().String(), User: a.User, Password: a.Password}
+}
+
 func (p *proxy) serve(client net.Conn) {
 	defer client.Close()
-	server, err := net.Dial("unix", p.server)
+	server, err := net.Dial("tcp", p.server)
 	if err != nil {
 		return
 	}
@@ -120,10 +127,9 @@ func seed(t *testing.T) *rand.Rand {
 // the store says must be true: stored cells stand where it says, cells that
 // were not kept are not there, and the log is dense.
 func TestLostAnswersAreNeverGuessed(t *testing.T) {
-	srv := server(t)
-	p := newProxy(t, srv.Socket())
-	st := newOpenStore(t, srv, 1, func(c *Config) {
-		c.Clusters[0].Nodes = []storage.Node{{Name: "n0", Addr: p.ln.Addr().String(), User: "root"}}
+	p := newProxy(t, mysqltest.Server(t).Addr())
+	st := newOpenStore(t, 1, func(c *Config) {
+		c.Clusters[0].Nodes = []storage.Node{p.node()}
 		c.RefreshEvery = time.Hour
 	})
 	if _, err := st.db.Exec("UPDATE cellog_meta.cluster SET column_limit = 1000"); err != nil {
@@ -199,10 +205,9 @@ func TestLostAnswersAreNeverGuessed(t *testing.T) {
 // When nobody can be asked any more, the outcome is unknown; when nothing was
 // sent, nothing was kept.
 func TestUnknownAndUnavailable(t *testing.T) {
-	srv := server(t)
-	p := newProxy(t, srv.Socket())
-	st := newOpenStore(t, srv, 1, func(c *Config) {
-		c.Clusters[0].Nodes = []storage.Node{{Name: "n0", Addr: p.ln.Addr().String(), User: "root"}}
+	p := newProxy(t, mysqltest.Server(t).Addr())
+	st := newOpenStore(t, 1, func(c *Config) {
+		c.Clusters[0].Nodes = []storage.Node{p.node()}
 	})
 	put := func(timeout time.Duration) (cellog.Stored, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -244,7 +249,7 @@ func TestUnknownAndUnavailable(t *testing.T) {
 
 // A write under a stale route touches no row, and the store finds the new one.
 func TestStaleRoute(t *testing.T) {
-	st := newOpenStore(t, server(t), 1, func(c *Config) { c.RefreshEvery = time.Hour })
+	st := newOpenStore(t, 1, func(c *Config) { c.RefreshEvery = time.Hour })
 	put := func() (cellog.Stored, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
@@ -282,10 +287,9 @@ func TestStaleRoute(t *testing.T) {
 
 // A read-only server is no master, although the account may write there.
 func TestReadOnlyServerTakesNoWrites(t *testing.T) {
-	dir := t.TempDir()
-	srv := startServer(t, dir, 7)
-	t.Cleanup(func() { srv.Stop(context.Background()) })
-	st := newOpenStore(t, srv, 1, nil)
+	st := newOpenStore(t, 1, func(c *Config) { // an account that may write to a read-only server
+		c.Clusters[0].Nodes[0].User, c.Clusters[0].Nodes[0].Password = mysqltest.Accounts.Admin.User, mysqltest.Accounts.Admin.Password
+	}, mysqltest.Start(t))
 	write := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -307,7 +311,7 @@ func TestReadOnlyServerTakesNoWrites(t *testing.T) {
 }
 
 func TestDamageIsSeen(t *testing.T) {
-	st := newOpenStore(t, server(t), 1, nil)
+	st := newOpenStore(t, 1, nil)
 	k := cellog.Key{Row: uuid.New(), Column: "BASE", Ref: 1}
 	put := []cellog.Put{{Key: k, Body: mustBody(t, `{"a":"some text"}`)}}
 	if _, errs := st.Write(t.Context(), st.ds, 0, put); errs[0] != nil {

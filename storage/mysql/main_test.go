@@ -4,120 +4,56 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"os"
-	"sync"
+	"sync/atomic"
 	"testing"
-	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/cellog/cellog"
-	"github.com/cellog/cellog/internal/mysqlserver"
+	"github.com/cellog/cellog/internal/mysqlaccounts"
+	"github.com/cellog/cellog/internal/mysqltest"
 	"github.com/cellog/cellog/schemas/body"
 	"github.com/cellog/cellog/storage"
 )
 
-var shared struct {
-	sync.Mutex
-	server *mysqlserver.Server
-	dir    string
-	serial int
-}
+func TestMain(m *testing.M) { mysqltest.Main(m) }
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if shared.server != nil {
-		if err := shared.server.Stop(context.Background()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-		os.RemoveAll(shared.dir)
+var serial atomic.Int64
+
+// clusterOf is a cluster as a worker sees it, or with admin as its creator.
+func clusterOf(a mysqlaccounts.Account, nodes ...*mysqltest.Node) storage.Cluster {
+	c := storage.Cluster{Name: "c0"}
+	for i, n := range nodes {
+		c.Nodes = append(c.Nodes, storage.Node{Name: fmt.Sprintf("n%d", i), Addr: n.Addr(), User: a.User, Password: a.Password})
 	}
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
+	return c
+}
+
+func grant(ctx context.Context, db *sql.DB, database string) error {
+	if ds, shard, ok := cellog.ParseDatabaseName(database); ok {
+		return mysqlaccounts.GrantDatastore(ctx, db, mysqltest.Accounts, ds, []cellog.ShardID{shard})
 	}
-	os.Exit(code)
+	return nil
 }
 
-func flavour() mysqlserver.Flavour {
-	if f := os.Getenv("CELLOG_TEST_FLAVOUR"); f != "" {
-		return mysqlserver.Flavour(f)
-	}
-	return mysqlserver.MariaDB
-}
-
-func startServer(tb testing.TB, dir string, id uint32) *mysqlserver.Server {
-	tb.Helper()
-	srv, err := mysqlserver.Start(context.Background(), mysqlserver.Config{Dir: dir, Flavour: flavour(), Binary: os.Getenv("CELLOG_MYSQLD"), ServerID: id})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	writable(tb, srv)
-	return srv
-}
-
-// writable makes a server, which starts read-only, take writes.
-func writable(tb testing.TB, srv *mysqlserver.Server) {
-	tb.Helper()
-	db := adminDB(tb, srv)
-	for _, q := range []string{"SET GLOBAL super_read_only = 0", "SET GLOBAL read_only = 0"} {
-		if _, err := db.Exec(q); err != nil && q != "SET GLOBAL super_read_only = 0" {
-			tb.Fatal(err)
-		}
-	}
-}
-
-// server returns the server that all tests of this binary share.
-func server(tb testing.TB) *mysqlserver.Server {
-	tb.Helper()
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.server == nil {
-		dir, err := os.MkdirTemp("", "cellog-storage")
-		if err != nil {
-			tb.Fatal(err)
-		}
-		shared.dir = dir
-		shared.server = startServer(tb, dir, 1)
-	}
-	return shared.server
-}
-
-func adminDB(tb testing.TB, srv *mysqlserver.Server) *sql.DB {
-	tb.Helper()
-	db, err := srv.Open("")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	tb.Cleanup(func() { db.Close() })
-	return db
-}
-
-func clusterOf(srv *mysqlserver.Server) storage.Cluster {
-	return storage.Cluster{Name: "c0", Nodes: []storage.Node{{Name: "n0", Addr: srv.Socket(), User: "root"}}}
-}
-
-// bundle is a fresh datastore with an open store.
+// bundle is a fresh datastore with an open store, which has a worker's rights.
 type bundle struct {
 	*Store
-	ds  string
-	db  *sql.DB
-	srv *mysqlserver.Server
+	ds string
+	db *sql.DB // an admin's
 }
 
-func newOpenStore(tb testing.TB, srv *mysqlserver.Server, shards int, mod func(*Config)) *bundle {
+// newOpenStore makes a datastore on a server, or on a master with minions.
+func newOpenStore(tb testing.TB, shards int, mod func(*Config), nodes ...*mysqltest.Node) *bundle {
 	tb.Helper()
-	shared.Lock()
-	shared.serial++
-	ds := fmt.Sprintf("t%d", shared.serial)
-	shared.Unlock()
+	if nodes == nil {
+		nodes = []*mysqltest.Node{mysqltest.Server(tb)}
+	}
+	ds := fmt.Sprintf("t%d", serial.Add(1))
 	ctx := context.Background()
-	if err := CreateDatastore(ctx, CreateConfig{Name: ds, Shards: shards, Clusters: []storage.Cluster{clusterOf(srv)}}); err != nil {
+	err := CreateDatastore(ctx, CreateConfig{Name: ds, Shards: shards, Clusters: []storage.Cluster{clusterOf(mysqltest.Accounts.Admin, nodes[0])}, Grant: grant})
+	if err != nil {
 		tb.Fatal(err)
 	}
-	cfg := Config{Clusters: []storage.Cluster{clusterOf(srv)}}
+	cfg := Config{Clusters: []storage.Cluster{clusterOf(mysqltest.Accounts.Worker, nodes...)}}
 	if mod != nil {
 		mod(&cfg)
 	}
@@ -133,7 +69,7 @@ func newOpenStore(tb testing.TB, srv *mysqlserver.Server, shards int, mod func(*
 			tb.Error(err)
 		}
 	})
-	return &bundle{Store: st, ds: ds, db: adminDB(tb, srv), srv: srv}
+	return &bundle{Store: st, ds: ds, db: nodes[0].DB(tb, "")}
 }
 
 func mustBody(tb testing.TB, json string) []byte {
@@ -143,21 +79,6 @@ func mustBody(tb testing.TB, json string) []byte {
 		tb.Fatal(err)
 	}
 	return b
-}
-
-func waitFor(tb testing.TB, max time.Duration, f func() error) {
-	tb.Helper()
-	deadline := time.Now().Add(max)
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			tb.Fatalf("not within %v: %v", max, err)
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
 }
 
 // checkDense fails unless a shard's log is exactly 1..n, as shard_log says.

@@ -8,7 +8,7 @@ import (
 
 func TestSuite(t *testing.T) {
 	storagetest.Run(t, func(t *testing.T, columnLimit int) (storagetest.Store, string) {
-		st := newOpenStore(t, server(t), 1, nil)
+		st := newOpenStore(t, 1, nil)
 		var have int
 		if err := st.db.QueryRow("SELECT COUNT(*) FROM cellog_meta.columns").Scan(&have); err != nil {
 			t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 )
 
 func TestWriteAndRead(t *testing.T) {
-	st := newOpenStore(t, server(t), 1, nil)
+	st := newOpenStore(t, 1, nil)
 	ctx := context.Background()
 	k := cellog.Key{Row: uuid.New(), Column: "BASE", Ref: 1}
 	stored, errs := st.Write(ctx, st.ds, 0, []cellog.Put{{Key: k, Body: mustBody(t, `{"a":1}`)}})
