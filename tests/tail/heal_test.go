@@ -14,6 +14,7 @@ import (
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/cdc"
 	"github.com/cellog/cellog/cdc/binlog"
+	"github.com/cellog/cellog/cdc/publish"
 	"github.com/cellog/cellog/internal/kafka"
 	"github.com/cellog/cellog/internal/mysqlserver"
 	"github.com/cellog/cellog/internal/mysqltest"
@@ -269,10 +270,31 @@ func TestTopicThatLostItsTailStopsItsShards(t *testing.T) {
 			if !errors.Is(why, cdc.ErrTailLost) || !strings.Contains(why.Error(), "cellog tailer repair") {
 				t.Errorf("stopped with: %v", why)
 			}
-			if err := r.putColumn(t.Context(), 0, "BASE", 20, rnd); err != nil {
+			if err := errors.Join(r.putColumn(t.Context(), 0, "BASE", 20, rnd), r.putColumn(t.Context(), 1, "STATUS", 5, rnd)); err != nil {
 				t.Fatal(err)
 			}
+			waitFor(t, 20*time.Second, func() error {
+				if rep := r.read(t); rep.records != 40 {
+					return fmt.Errorf("%+v", rep)
+				}
+				return nil
+			})
+			// What the error says to do mends it.
+			stop(t, tl)
+			pub, err := publish.New(publish.Config{Kafka: r.kafka, Cluster: r.cluster, Prefix: r.prefix})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer pub.Close()
+			for _, want := range []int{20, 0} {
+				done, err := pub.Repair(t.Context(), &cdc.Datastore{Name: r.store, Shards: 2, Partitions: 2}, 1, entities{r.db})
+				if err != nil || done[topic] != want || len(done) > 1 {
+					t.Fatalf("repaired %v, %v", done, err)
+				}
+			}
+			r.run(t, nil)
 			r.waitDrained(t, 20*time.Second)
+			r.mustBeClean(t)
 		})
 	}
 }
