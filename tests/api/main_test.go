@@ -8,73 +8,37 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/ingest"
 	"github.com/cellog/cellog/ingest/httpapi"
-	"github.com/cellog/cellog/internal/mysqlserver"
+	"github.com/cellog/cellog/internal/mysqlaccounts"
+	"github.com/cellog/cellog/internal/mysqltest"
 	"github.com/cellog/cellog/storage"
 	"github.com/cellog/cellog/storage/mysql"
-	"go.uber.org/goleak"
 )
 
-var shared struct {
-	sync.Mutex
-	server *mysqlserver.Server
-	dir    string
-	serial int
+func TestMain(m *testing.M) { mysqltest.Main(m) }
+
+var serial atomic.Int64
+
+func clusterOf(a mysqlaccounts.Account, nodes ...*mysqltest.Node) []storage.Cluster {
+	c := storage.Cluster{Name: "c0"}
+	for i, n := range nodes {
+		c.Nodes = append(c.Nodes, storage.Node{Name: fmt.Sprintf("n%d", i), Addr: n.Addr(), User: a.User, Password: a.Password})
+	}
+	return []storage.Cluster{c}
 }
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if shared.server != nil {
-		if err := shared.server.Stop(context.Background()); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-		os.RemoveAll(shared.dir)
+func grant(ctx context.Context, db *sql.DB, database string) error {
+	if ds, shard, ok := cellog.ParseDatabaseName(database); ok {
+		return mysqlaccounts.GrantDatastore(ctx, db, mysqltest.Accounts, ds, []cellog.ShardID{shard})
 	}
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
-
-func server(tb testing.TB) *mysqlserver.Server {
-	tb.Helper()
-	shared.Lock()
-	defer shared.Unlock()
-	if shared.server != nil {
-		return shared.server
-	}
-	flavour := mysqlserver.MariaDB
-	if f := os.Getenv("CELLOG_TEST_FLAVOUR"); f != "" {
-		flavour = mysqlserver.Flavour(f)
-	}
-	dir, err := os.MkdirTemp("", "cellog-api")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	srv, err := mysqlserver.Start(context.Background(), mysqlserver.Config{Dir: dir, Flavour: flavour, Binary: os.Getenv("CELLOG_MYSQLD"), ServerID: 1})
-	if err != nil {
-		tb.Fatal(err)
-	}
-	shared.server, shared.dir = srv, dir
-	db, err := srv.Open("")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	defer db.Close()
-	if _, err := db.Exec("SET GLOBAL read_only = 0"); err != nil {
-		tb.Fatal(err)
-	}
-	return srv
+	return nil
 }
 
 // worker is a running worker over a fresh datastore.
@@ -107,22 +71,21 @@ func (f *finals) set(shard cellog.ShardID, id cellog.AddedID) {
 	f.marks[shard], f.known = id, true
 }
 
-func newWorker(tb testing.TB, shards int, mod func(*ingest.Config, *httpapi.Config)) *worker {
+// newWorker starts a worker over a master, the shared server unless given, and
+// its minions.
+func newWorker(tb testing.TB, shards int, mod func(*ingest.Config, *httpapi.Config), nodes ...*mysqltest.Node) *worker {
 	tb.Helper()
-	srv := server(tb)
-	shared.Lock()
-	shared.serial++
-	ds := fmt.Sprintf("t%d", shared.serial)
-	shared.Unlock()
+	if nodes == nil {
+		nodes = []*mysqltest.Node{mysqltest.Server(tb)}
+	}
+	ds := fmt.Sprintf("t%d", serial.Add(1))
 	ctx := context.Background()
-	clusters := []storage.Cluster{{Name: "c0", Nodes: []storage.Node{{Name: "n0", Addr: srv.Socket(), User: "root"}}}}
-	must(tb, mysql.CreateDatastore(ctx, mysql.CreateConfig{Name: ds, Shards: shards, Clusters: clusters}))
-	st, err := mysql.New(mysql.Config{Clusters: clusters})
+	must(tb, mysql.CreateDatastore(ctx, mysql.CreateConfig{Name: ds, Shards: shards, Clusters: clusterOf(mysqltest.Accounts.Admin, nodes[0]), Grant: grant}))
+	st, err := mysql.New(mysql.Config{Clusters: clusterOf(mysqltest.Accounts.Worker, nodes...), RefreshEvery: time.Second})
 	must(tb, err)
 	must(tb, st.Start(ctx))
 	w := &worker{tb: tb, ds: ds, store: st, final: &finals{marks: map[cellog.ShardID]cellog.AddedID{}}}
-	w.db, err = srv.Open("")
-	must(tb, err)
+	w.db = nodes[0].DB(tb, "")
 	ic := ingest.Config{Store: st}
 	hc := httpapi.Config{Store: st, Final: w.final.mark}
 	if mod != nil {
@@ -142,7 +105,7 @@ func newWorker(tb testing.TB, shards int, mod func(*ingest.Config, *httpapi.Conf
 		tr.CloseIdleConnections()
 		sctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 		defer cancel()
-		for _, err := range []error{hs.Stop(sctx), in.Stop(sctx), st.Stop(sctx), w.db.Close()} {
+		for _, err := range []error{hs.Stop(sctx), in.Stop(sctx), st.Stop(sctx)} {
 			if err != nil {
 				tb.Error(err)
 			}
