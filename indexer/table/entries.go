@@ -107,7 +107,7 @@ func removalStmts(es []entry) []*stmt {
 	for _, e := range es {
 		k := target{e.row.ix, e.shard}
 		s := open[k]
-		if s == nil || s.rows >= 200 { // each is a range of its own for the optimizer
+		if s == nil || s.rows >= maxRanges {
 			s = &stmt{
 				head:  "DELETE FROM " + entryTable(e.row.ix, e.shard) + " WHERE",
 				group: "(" + fieldColumn(e.row.ix.Fields()[0]) + " = ? AND row_key = ? AND version < ?)",

@@ -4,8 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/indexer"
@@ -20,6 +23,7 @@ type world struct {
 	shards int
 	dbs    []*sql.DB // as the indexer
 	admin  []*sql.DB
+	pids   []int
 	epoch  cellog.Epoch
 }
 
@@ -51,6 +55,7 @@ func newWorld(t testing.TB, shards, servers int) *world {
 		n.CreateSomeShards(t, "trips", shards, here)
 		w.dbs = append(w.dbs, n.As(t, mysqltest.Accounts.Indexer, ""))
 		w.admin = append(w.admin, n.DB(t, ""))
+		w.pids = append(w.pids, n.PID())
 	}
 	return w
 }
@@ -126,4 +131,26 @@ func (w *world) clear(t testing.TB, ix *indexer.Index) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// cpu returns the processor time that the servers have used: on a busy machine
+// it says more than the clock.
+func (w *world) cpu(t testing.TB) time.Duration {
+	t.Helper()
+	ticks := 0
+	for _, pid := range w.pids {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		for _, f := range fields[11:13] { // utime, stime
+			n, err := strconv.Atoi(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ticks += n
+		}
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond // USER_HZ is 100
 }

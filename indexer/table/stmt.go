@@ -6,11 +6,15 @@ import (
 	"strings"
 )
 
-// maxRows and maxArgs bound one statement. MySQL allows 65,535 arguments where
+// These bound one statement. MySQL allows 65,535 arguments where
 // statements are prepared.
 const (
 	maxRows = 500
 	maxArgs = 30000
+	// maxRanges bounds the conditions that are joined by OR: each is a range
+	// of its own for the optimizer. (MariaDB does not look up (a, b) IN (…) by
+	// the primary key.)
+	maxRanges = 200
 )
 
 // stmt is a statement with its arguments: head, then one group of
