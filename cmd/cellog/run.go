@@ -33,9 +33,8 @@ func newIndexer() *cobra.Command {
 
 func newTrigger() *cobra.Command {
 	return newRole("trigger", "the process that runs compiled-in triggers on every cell", func(*config.Config, app.Env) (app.Role, error) {
-		return nil, errors.New(`this binary has no triggers compiled in.
-A trigger is a Go function: make a program of your own that calls triggers.New and On (package triggers), or run
-"cellog demo" to see one at work.`)
+		return nil, errors.New(`this binary has no triggers compiled in: a trigger is a Go function, so make a program of your own
+that calls triggers.New and On (package triggers); "cellog demo" shows one at work`)
 	})
 }
 
