@@ -76,11 +76,11 @@ func TestOrderAndContiguousCommits(t *testing.T) {
 		const n = 600
 		for o := int64(0); o < n; o += 30 {
 			s.give(p0, cells(17, o, o+30)...)
-			time.Sleep(15 * time.Millisecond)
+			sleep(15 * time.Millisecond)
 			check()
 		}
 		for s.committed(p0).Offset < n {
-			time.Sleep(11 * time.Millisecond)
+			sleep(11 * time.Millisecond)
 			check()
 		}
 		if most != 4 {
@@ -127,7 +127,7 @@ func TestPoisonedRowHoldsOnlyItself(t *testing.T) {
 		if !s.isPaused(p0) {
 			t.Fatal("a full window did not pause the partition")
 		}
-		time.Sleep(60 * time.Second)
+		sleep(60 * time.Second)
 		// 1 + 2 + 4 + 4 … seconds, each less up to a half.
 		if attempts < 15 || attempts > 33 {
 			t.Errorf("%d attempts in a minute, want 15 to 33", attempts)
@@ -141,7 +141,7 @@ func TestPoisonedRowHoldsOnlyItself(t *testing.T) {
 		mu.Lock()
 		healed = true
 		mu.Unlock()
-		time.Sleep(5 * time.Second)
+		sleep(5 * time.Second)
 		if c := s.committed(p0); c.Offset != 100 || s.isPaused(p0) {
 			t.Errorf("committed %d, want 100; paused %v, want false", c.Offset, s.isPaused(p0))
 		}
@@ -162,7 +162,7 @@ func TestRevokeLetsHandlersFinish(t *testing.T) {
 		})
 		s.assign(fresh)
 		s.give(p0, cells(5, 0, 5)...)
-		time.Sleep(4 * time.Second) // the second cell is being handled
+		sleep(4 * time.Second) // the second cell is being handled
 		s.revoke(p0)
 		if c := s.committed(p0); c.Offset != 2 {
 			t.Errorf("committed %d at the revocation, want 2", c.Offset)
@@ -206,7 +206,7 @@ func TestRevokeEndsSlowHandlers(t *testing.T) {
 		a.Offset, a.Fresh, a.Metadata, a.Generation = 1, false, s.committed(p0).Metadata, 1
 		again := s.assign(a)
 		close(release)
-		time.Sleep(time.Second)
+		sleep(time.Second)
 		if c := s.committed(p0); c.Offset != 1 {
 			t.Errorf("committed %d, want 1", c.Offset)
 		}
@@ -232,9 +232,9 @@ func TestLostPartitionCommitsNothing(t *testing.T) {
 		})
 		s.assign(fresh)
 		s.give(p0, cells(5, 0, 5)...)
-		time.Sleep(50 * time.Millisecond) // offset 0 and 1 are finished, not committed
+		sleep(50 * time.Millisecond) // offset 0 and 1 are finished, not committed
 		s.lose(p0)
-		time.Sleep(time.Second)
+		sleep(time.Second)
 		if c := s.committed(p0); c.Offset != -1 {
 			t.Errorf("committed %d after the partition was lost", c.Offset)
 		}
@@ -253,7 +253,7 @@ func TestHolesDuplicatesAndRestart(t *testing.T) {
 		})
 		s.assign(fresh)
 		s.give(p0, cellSeq(1, 0, 1), cellSeq(1, 2, 2), cellSeq(1, 3, 1), cellSeq(1, 4, 2), cellSeq(1, 5, 3))
-		time.Sleep(time.Second)
+		sleep(time.Second)
 		if want := []int64{0, 2, 5}; !equal(got, want) {
 			t.Fatalf("handled %v, want %v", got, want)
 		}
@@ -267,7 +267,7 @@ func TestHolesDuplicatesAndRestart(t *testing.T) {
 		a := kafka.Assignment{Partition: p0, Offset: 6, Metadata: c.Metadata, Generation: 2}
 		s.assign(a)
 		s.give(p0, cellSeq(1, 6, 3), cellSeq(1, 7, 4), cellSeq(1, 8, 6), cellSeq(1, 9, 7))
-		time.Sleep(time.Second)
+		sleep(time.Second)
 		if want := []int64{0, 2, 5, 7}; !equal(got, want) {
 			t.Fatalf("handled %v, want %v", got, want)
 		}
@@ -343,11 +343,11 @@ func TestRefusedCommitIsTriedAgain(t *testing.T) {
 		s.refuse = errPlanned
 		s.mu.Unlock()
 		s.give(p0, cells(1, 0, 3)...)
-		time.Sleep(time.Second)
+		sleep(time.Second)
 		s.mu.Lock()
 		s.refuse = nil
 		s.mu.Unlock()
-		time.Sleep(time.Second)
+		sleep(time.Second)
 		if c := s.committed(p0); c.Offset != 3 {
 			t.Errorf("committed %d, want 3", c.Offset)
 		}
@@ -383,7 +383,7 @@ func TestBatches(t *testing.T) {
 		s.give(p0, cell(0, 0))
 		synctest.Wait()
 		s.give(p0, cells(3, 1, 26)...)
-		time.Sleep(time.Second)
+		sleep(time.Second)
 		if len(got) != 26 || sizes[0] != 1 || sizes[1] != 10 || sizes[3] != 5 {
 			t.Fatalf("batches of %v", sizes)
 		}
@@ -412,7 +412,7 @@ func TestOnAssignMayGoBack(t *testing.T) {
 			t.Errorf("starts at %d with %s, want 4 and no marks", a.Offset, a.Metadata)
 		}
 		s.give(p0, cell(1, 4))
-		time.Sleep(time.Second)
+		sleep(time.Second)
 		if c := s.committed(p0); c.Offset != 5 {
 			t.Errorf("committed %d, want 5", c.Offset)
 		}
@@ -466,4 +466,10 @@ func equal(a, b []int64) bool {
 		}
 	}
 	return true
+}
+
+// sleep lets fake time pass and everything else come to rest.
+func sleep(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
 }
