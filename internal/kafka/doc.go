@@ -24,8 +24,8 @@
 // Not promised: that Commit's error means "not committed". An answer may have
 // been lost; who needs to know reads the positions topic again.
 //
-// When Kafka is away, calls wait until their context ends: the client retries
-// underneath. A transaction that stays open for longer than its timeout (10 s
+// When Kafka is away, opening fails, and calls on what is open wait until their
+// context ends: the client retries underneath. A transaction that stays open for longer than its timeout (10 s
 // at most) is aborted by the broker, and the producer learns it as ErrFenced.
 //
 // Traps that this package keeps away from its callers: EndTransaction without
