@@ -139,7 +139,7 @@ func Parse(t Type, text string) (Value, error) {
 }
 
 func parseInt64(text string) (Value, error) {
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil && !strings.HasPrefix(text, "+") {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && strconv.FormatInt(n, 10) == text {
 		return Int64Value(n), nil
 	}
 	d, ok := cutNumber(text)
@@ -195,6 +195,9 @@ func parseDateTime(text string) (Value, error) {
 		buf = append(buf, 'Z')
 	case buf[len(buf)-1] == 'z':
 		buf[len(buf)-1] = 'Z'
+	}
+	if n := len(buf) - len("+23:59"); buf[len(buf)-1] != 'Z' && (n < 0 || string(buf[n+1:n+3]) > "23" || string(buf[n+4:]) > "59") {
+		return Value{}, errMismatch // time.Parse knows +24:60
 	}
 	t, err := time.Parse(time.RFC3339Nano, string(buf))
 	if err != nil || t.Before(minDateTime) || t.After(maxDateTime) {
