@@ -3,6 +3,7 @@ package body
 import (
 	"bytes"
 	"compress/zlib"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"runtime"
@@ -154,11 +155,15 @@ func TestHostileStored(t *testing.T) {
 	}
 }
 
+// manyZeros is a right payload, longer than any that is read.
+func manyZeros() []byte {
+	n := payloadCap(MaxBytes) + 1
+	return append(binary.BigEndian.AppendUint32([]byte{mpArray32}, uint32(n)), make([]byte, n)...)
+}
+
 // A bomb is refused at the cap, whichever way it is packed.
 func TestCap(t *testing.T) {
-	zeros := make([]byte, 64<<20)
-	zeros[0] = mpArray32
-	zeros[1], zeros[2], zeros[3], zeros[4] = 0x03, 0xff, 0xff, 0xfb
+	zeros := manyZeros()
 	bomb := sealed(formatZlib, deflate(t, zeros))
 	for _, max := range []int{0, 1, 1000, MaxBytes} {
 		if _, err := AppendJSON(nil, bomb, max); CodeOf(err) != CodeTooLarge {
@@ -180,9 +185,7 @@ func TestCap(t *testing.T) {
 
 // Memory is a small multiple of input and cap, however the input lies.
 func TestHostileMemory(t *testing.T) {
-	zeros := make([]byte, 64<<20)
-	zeros[0] = mpArray32
-	zeros[1], zeros[2], zeros[3], zeros[4] = 0x03, 0xff, 0xff, 0xfb
+	zeros := manyZeros()
 	inputs := map[string][]byte{"bomb": sealed(formatZlib, deflate(t, zeros))}
 	for name, p := range hostilePayloads {
 		inputs[name] = sealed(formatPlain, p)

@@ -158,19 +158,20 @@ func TestByteLimit(t *testing.T) {
 		b.WriteString(end)
 		return b.Bytes()
 	}
-	for _, n := range []int{DefaultBytes, MaxBytes} {
-		for name, in := range map[string][]byte{
-			"string":      []byte(`"` + strings.Repeat("x", n-2) + `"`),
-			"escapes":     fill(n, `[`, `"\u0000\u0001"`, `]`),
-			"digits":      fill(n, `[`, `1`, `]`),
-			"short reals": fill(n, `[`, `1e5`, `]`),
-			"reals":       fill(n, `[`, `40.76793`, `]`),
-			"long number": []byte(strings.Repeat("9", n)),
-			"exponent":    []byte("1e" + strings.Repeat("9", n-2)),
-			"arrays":      fill(n, `[`, `[]`, `]`),
-			"objects":     fill(n, `[`, `{"":[]}`, `]`),
-			"spaces":      []byte(strings.Repeat(" ", n-1) + "1"),
-		} {
+	worst := func(n int) []byte { return fill(n, `[`, `1e5`, `]`) } // one and a half times as long when stored
+	for n, kinds := range map[int]map[string][]byte{
+		DefaultBytes: {
+			"string":      []byte(`"` + strings.Repeat("x", DefaultBytes-2) + `"`),
+			"escapes":     fill(DefaultBytes, `[`, `"`+strings.Repeat(`\u0001`, 100)+`"`, `]`),
+			"worst":       worst(DefaultBytes),
+			"long number": []byte(strings.Repeat("9", DefaultBytes)),
+			"exponent":    []byte("1e" + strings.Repeat("9", DefaultBytes-2)),
+			"objects":     fill(DefaultBytes, `[`, `{"":[]}`, `]`),
+			"spaces":      []byte(strings.Repeat(" ", DefaultBytes-1) + "1"),
+		},
+		MaxBytes: {"worst": worst(MaxBytes)},
+	} {
+		for name, in := range kinds {
 			if len(in) != n {
 				t.Fatalf("%s: %d bytes", name, len(in))
 			}
