@@ -195,7 +195,8 @@ func TestRolesTogether(t *testing.T) {
 	})
 
 	report, err := Verify(ctx, cfg, env, "trips", verify.Config{Detail: func(s string) { t.Log(s) }})
-	if err != nil || !report.Clean() || report.Cells != 200 || report.Records != 200 {
+	if err != nil || !report.Clean() || report.Cells != 200 || report.Records != 200 ||
+		len(report.Indexes) != 1 || report.Indexes[0] != (verify.Index{Name: "driver_index", Entries: 200}) {
 		t.Errorf("%+v, %v", report, err)
 	}
 	total := 0

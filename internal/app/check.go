@@ -95,6 +95,8 @@ func Verify(ctx context.Context, cfg *config.Config, env Env, datastore string, 
 	}
 	c.Datastore, c.Shards, c.Prefix = datastore, d.Shards, cfg.Kafka.Prefix
 	c.Kafka, c.Entities = kafkaConfig(cfg, env, "cellog-verify"), tables{store}
+	x := &indexChecker{cfg: cfg, datastore: datastore, store: store, config: c}
+	c.Indexes = x.check
 	return verify.Run(ctx, c)
 }
 

@@ -94,8 +94,9 @@ type Config struct {
 	Kafka    kafka.Config
 	Prefix   string
 	Entities Entities
-	// Indexes compares the datastore's indexes; nil means that there are none.
-	Indexes func(ctx context.Context) ([]Index, error)
+	// Indexes compares the datastore's indexes with the cells up to the given
+	// added_id of each shard; nil means that there are none.
+	Indexes func(ctx context.Context, upTo []cellog.AddedID) ([]Index, error)
 	// Wait bounds the wait for captured cells to become final. Cells that are
 	// not in Kafka after it count as missing. Zero means DefaultWait.
 	Wait time.Duration
@@ -157,7 +158,7 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 		return Report{}, err
 	}
 	if cfg.Indexes != nil {
-		indexes, err := cfg.Indexes(ctx)
+		indexes, err := cfg.Indexes(ctx, r.bounds)
 		if err != nil {
 			return Report{}, fmt.Errorf("comparing the indexes: %w", err)
 		}
