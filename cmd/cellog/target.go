@@ -25,6 +25,9 @@ const defaultDataDir = "cellog-data"
 // data directory.
 const readyFileName = "ready.json"
 
+// devConfigName is the configuration that dev writes into its data directory.
+const devConfigName = "cellog.yml"
+
 // ready is the ready file of `cellog dev`: where everything is. Its shape is
 // part of the command's contract.
 type ready struct {
@@ -101,6 +104,13 @@ func (t *target) load() (*config.Config, *ready, error) {
 	var r ready
 	if err := json.Unmarshal(text, &r); err != nil {
 		return nil, nil, fmt.Errorf("ready file %s: %w", path, err)
+	}
+	// Beside the ready file in its own data directory dev writes a whole
+	// configuration, with an account for each role.
+	whole := filepath.Join(filepath.Dir(path), devConfigName)
+	if _, err := os.Stat(whole); err == nil {
+		cfg, err := config.Load(whole, os.Getenv)
+		return cfg, &r, err
 	}
 	return r.config(), &r, nil
 }

@@ -66,6 +66,10 @@ func inspectCluster(ctx context.Context, cfg *config.Config, c *config.Cluster, 
 
 func inspectWorker(ctx context.Context, c *config.Cluster, n config.Node, database string) []doctor.Finding {
 	a := WorkerAccount(c.Accounts)
+	if a.User == "" || a.User == AdminAccount(c.Accounts).User {
+		return []doctor.Finding{{Where: n.Name, Check: "the worker's account", Level: doctor.Warn, Found: "not given", Want: "an account of its own",
+			Why: "whether it may change cells was not tried", Fix: "set clusters[].accounts.worker, or give --config"}}
+	}
 	db, err := mysqlconn.Open(mysqlconn.Config{Addr: n.Addr, User: a.User, Password: a.Password.Reveal(), MaxOpen: 1})
 	if err != nil {
 		return []doctor.Finding{{Where: n.Name, Check: "the worker's account", Level: doctor.Bad, Found: err.Error(), Fix: "set clusters[].accounts.worker"}}

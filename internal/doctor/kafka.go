@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,8 +28,6 @@ type Stream struct {
 	// MaxBody is the largest JSON body, in bytes.
 	MaxBody int
 }
-
-var kafkaVersion = regexp.MustCompile(`v([0-9]+)\.([0-9]+)`)
 
 // Kafka inspects the brokers and the topics of a stream.
 func Kafka(ctx context.Context, s Stream) []Finding {
@@ -69,17 +66,13 @@ func Kafka(ctx context.Context, s Stream) []Finding {
 	return found
 }
 
-// brokerVersion wants 4.0: only since KIP-890 are Kafka's transactions sound.
-func brokerVersion(id int32, version string) Finding {
-	f := Finding{Where: "kafka broker " + strconv.Itoa(int(id)), Check: "version", Level: OK, Found: version, Want: "4.0 or newer"}
-	m := kafkaVersion.FindStringSubmatch(version)
-	if m == nil {
-		f.Level, f.Why, f.Fix = Warn, "the version could not be told by the broker's API", "make sure that it is Apache Kafka 4.0 or newer, or Redpanda"
-		return f
-	}
-	if major, err := strconv.Atoi(m[1]); err != nil || major < 4 {
-		f.Level = Warn
-		f.Why, f.Fix = "before 4.0 (KIP-890) a transaction that hangs or a late record of an aborted one can break exactly-once", "upgrade the brokers"
+// brokerVersion wants 4.0, or another broker that has its transactions: only
+// since KIP-890 are they sound.
+func brokerVersion(id int32, v kafka.BrokerVersion) Finding {
+	f := Finding{Where: "kafka broker " + strconv.Itoa(int(id)), Check: "transactions", Level: OK, Found: v.Guess + ", as of 4.0", Want: "those of 4.0 or newer (KIP-890)"}
+	if !v.SoundTransactions {
+		f.Level, f.Found = Warn, v.Guess+", older than 4.0"
+		f.Why, f.Fix = "a late record of an aborted transaction can get into the next one, and break exactly-once", "upgrade the brokers to Apache Kafka 4.0 or newer"
 	}
 	return f
 }
