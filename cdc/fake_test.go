@@ -169,6 +169,24 @@ func newFakeKafka() *fakeKafka {
 	}
 }
 
+func (k *fakeKafka) now() position.Cluster {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return *k.cluster
+}
+
+func (k *fakeKafka) opens() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.opened
+}
+
+func (k *fakeKafka) sizes() []int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return append([]int(nil), k.commits...)
+}
+
 func (k *fakeKafka) Positions(context.Context) (Positions, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -276,7 +294,10 @@ func (s *fakeSession) Send(_ context.Context, m Message) error {
 		return err
 	}
 	c := m.(*fakeMessage).cell
-	if s.k.refuse != nil && s.k.refuse(&c) {
+	s.k.mu.Lock()
+	refuse := s.k.refuse
+	s.k.mu.Unlock()
+	if refuse != nil && refuse(&c) {
 		s.refused = fmt.Errorf("too large: %w", ErrRefused)
 	}
 	s.pending = append(s.pending, c)

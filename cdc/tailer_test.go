@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,27 +37,27 @@ func TestOneCellIsCommittedAtOnceAndABacklogInBulk(t *testing.T) {
 			t.Fatalf("%d published", n)
 		}
 		cells := 0
-		for _, n := range k.commits {
+		for _, n := range k.sizes() {
 			if n > 10_000+chunkItems {
 				t.Errorf("a commit of %d cells", n)
 			}
 			cells += n
 		}
-		before := len(k.commits)
+		before := len(k.sizes())
 		began := time.Now()
 		s.put(shard0, "BASE", 1)
 		synctest.Wait()
 		if n := k.published(t, shard0); n != 25_001 || time.Since(began) > 0 {
 			t.Errorf("%d published after %s", n, time.Since(began))
 		}
-		if len(k.commits) != before+1 {
-			t.Errorf("%d commits for one cell", len(k.commits)-before)
+		if len(k.sizes()) != before+1 {
+			t.Errorf("%d commits for one cell", len(k.sizes())-before)
 		}
 		if st := tl.Status(); st.State != "streaming" || st.Cells != 25_001 {
 			t.Errorf("%+v", st)
 		}
 		mustStop(t, tl)
-		if k.cluster.TailerMark != "" {
+		if k.now().TailerMark != "" {
 			t.Error("a tailer that stopped cleanly left its mark")
 		}
 	})
@@ -64,10 +66,10 @@ func TestOneCellIsCommittedAtOnceAndABacklogInBulk(t *testing.T) {
 func TestReadinessFollowsTheHeartbeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, s := newFakeKafka(), newFakeServer()
-		silent := false
+		var silent atomic.Bool
 		tl := newFakeTailer(t, k, s, func(c *Config) {
 			c.Beat = func(ctx context.Context, cluster string, beat int64, at time.Time) error {
-				if silent {
+				if silent.Load() {
 					return errors.New("read only")
 				}
 				return s.beat(ctx, cluster, beat, at)
@@ -83,7 +85,7 @@ func TestReadinessFollowsTheHeartbeats(t *testing.T) {
 		if err := tl.Ready(); err != nil {
 			t.Error(err)
 		}
-		silent = true
+		silent.Store(true)
 		time.Sleep(4 * time.Second)
 		if err := tl.Ready(); err != nil {
 			t.Error("too soon:", err)
@@ -95,7 +97,7 @@ func TestReadinessFollowsTheHeartbeats(t *testing.T) {
 		// Another tailer still sees that this one lives.
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()
-		if err := k.Watch(ctx, k.cluster.TailerMark); err != nil {
+		if err := k.Watch(ctx, k.now().TailerMark); err != nil {
 			t.Error("no sign of life:", err)
 		}
 		mustStop(t, tl)
@@ -117,8 +119,8 @@ func TestTwoTailersDoNotFenceEachOtherInTurn(t *testing.T) {
 			s.put(shard0, "BASE", 3)
 			time.Sleep(time.Second)
 		}
-		if k.opened != 1 || b.Status().State != "standing-by" || b.Ready() != nil {
-			t.Errorf("opened %d times, the second is %s", k.opened, b.Status().State)
+		if k.opens() != 1 || b.Status().State != "standing-by" || b.Ready() != nil {
+			t.Errorf("opened %d times, the second is %s", k.opens(), b.Status().State)
 		}
 		mustStop(t, a) // cleanly: the other need not wait long
 		time.Sleep(4 * time.Second)
@@ -147,7 +149,7 @@ func TestFencedTailerStandsBy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cluster := *k.cluster
+		cluster := k.now()
 		cluster.TailerMark = "other"
 		for range 10 {
 			if err := other.Commit(t.Context(), Commit{Cluster: cluster, Beats: []Beat{{}}}); err != nil {
@@ -155,8 +157,8 @@ func TestFencedTailerStandsBy(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		if st := a.Status(); st.State != "standing-by" || k.opened != 2 {
-			t.Errorf("%+v, opened %d times", st, k.opened)
+		if st := a.Status(); st.State != "standing-by" || k.opens() != 2 {
+			t.Errorf("%+v, opened %d times", st, k.opens())
 		}
 		// It falls silent.
 		time.Sleep(4 * time.Second)
@@ -177,15 +179,15 @@ func TestClaimedClusterIsWaitedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		if st := tl.Status(); !errors.Is(st.Err, ErrNotOpened) || k.opened != 0 {
-			t.Errorf("%+v, opened %d times", st, k.opened)
+		if st := tl.Status(); !errors.Is(st.Err, ErrNotOpened) || k.opens() != 0 {
+			t.Errorf("%+v, opened %d times", st, k.opens())
 		}
 		k.mu.Lock()
 		k.cluster = &position.Cluster{Term: 2, State: position.Claimed}
 		k.mu.Unlock()
 		time.Sleep(10 * time.Second)
-		if st := tl.Status(); !errors.Is(st.Err, ErrNotOpened) || k.opened != 0 {
-			t.Errorf("%+v, opened %d times", st, k.opened)
+		if st := tl.Status(); !errors.Is(st.Err, ErrNotOpened) || k.opens() != 0 {
+			t.Errorf("%+v, opened %d times", st, k.opens())
 		}
 		k.mu.Lock()
 		k.cluster = open
@@ -227,7 +229,9 @@ func TestRefusedCellStopsItsShardAlone(t *testing.T) {
 		// The binlog's position stays before the stop, so that a new process
 		// meets it again, and heals once it is accepted.
 		mustStop(t, tl)
+		k.mu.Lock()
 		k.refuse = nil
+		k.mu.Unlock()
 		tl = newFakeTailer(t, k, s, nil)
 		if err := tl.Start(t.Context()); err != nil {
 			t.Fatal(err)
@@ -280,8 +284,8 @@ func TestMemoryIsBounded(t *testing.T) {
 			s.put(shard0, "BASE", 10)
 		}
 		block := make(chan struct{})
-		handed := 0
-		s.fail = func() error { handed++; return nil }
+		var handed atomic.Int64
+		s.fail = func() error { handed.Add(1); return nil }
 		blocked := true
 		k.fail = func(op string) error {
 			if op == "flush" && blocked {
@@ -297,8 +301,8 @@ func TestMemoryIsBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if handed > 20 { // 10 cells cost about 10 kB
-			t.Errorf("%d transactions were taken while Kafka stood still", handed)
+		if handed.Load() > 20 { // 10 cells cost about 10 kB
+			t.Errorf("%d transactions were taken while Kafka stood still", handed.Load())
 		}
 		close(block)
 		time.Sleep(time.Minute)
@@ -318,9 +322,10 @@ func TestRandomFailures(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				rnd := rand.New(rand.NewPCG(seed, 0))
 				k, s := newFakeKafka(), newFakeServer()
-				calm := false
+				var calm atomic.Bool
+				krnd := rand.New(rand.NewPCG(seed, 2)) // under k.mu
 				some := func(p float64, err error) error {
-					if !calm && rnd.Float64() < p {
+					if !calm.Load() && krnd.Float64() < p {
 						return err
 					}
 					return nil
@@ -336,8 +341,11 @@ func TestRandomFailures(t *testing.T) {
 					}
 				}
 				srnd := rand.New(rand.NewPCG(seed, 1))
+				var smu sync.Mutex
 				s.fail = func() error {
-					if !calm && srnd.Float64() < 0.01 {
+					smu.Lock()
+					defer smu.Unlock()
+					if !calm.Load() && srnd.Float64() < 0.01 {
 						return errors.New("connection lost")
 					}
 					return nil
@@ -363,7 +371,7 @@ func TestRandomFailures(t *testing.T) {
 						time.Sleep(time.Duration(rnd.IntN(500)) * time.Millisecond)
 					}
 				}
-				calm = true
+				calm.Store(true)
 				time.Sleep(2 * time.Minute)
 				for i := range 4 {
 					key := ShardKey{"trips", cellog.ShardID(i)}
