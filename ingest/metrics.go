@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cellog/cellog/schemas/body"
 )
 
 // Registerer takes the metrics of a Config.
@@ -53,6 +55,9 @@ func (m *metrics) observe(r *Result, took time.Duration) {
 func label(r *Result) string {
 	if r.Err == nil {
 		return r.Stored.Outcome.String()
+	}
+	if c := body.CodeOf(r.Err); c != "" {
+		return c
 	}
 	var c Coder
 	if errors.As(r.Err, &c) {

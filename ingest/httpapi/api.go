@@ -107,7 +107,7 @@ func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		err = rt.handle(sw, r, v)
 	} else {
-		a.drain(r)
+		a.drain(w, r)
 	}
 	if err != nil {
 		if sw.status != 0 {

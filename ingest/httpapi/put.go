@@ -51,7 +51,7 @@ func (a *API) putRequest(w http.ResponseWriter, r *http.Request, v vars) (text [
 		return err
 	}
 	if err = check(); err != nil {
-		a.drain(r)
+		a.drain(w, r)
 		return nil, nil, p, ds, err
 	}
 	text, release, err = a.readBody(w, r, a.cfg.Limits.Bytes, "body_too_large")
@@ -86,7 +86,7 @@ func (a *API) putBatch(w http.ResponseWriter, r *http.Request, v vars) error {
 		return err
 	}
 	if err := check(); err != nil {
-		a.drain(r)
+		a.drain(w, r)
 		return err
 	}
 	text, release, err := a.readBody(w, r, a.cfg.BatchBytes, "batch_too_large")
@@ -140,12 +140,12 @@ func (a *API) getBatch(w http.ResponseWriter, r *http.Request, v vars) error {
 		_, err = mediaType(r, "application/json")
 	}
 	if err != nil {
-		a.drain(r)
+		a.drain(w, r)
 		return err
 	}
 	from, err := readFrom(r.URL.Query())
 	if err != nil {
-		a.drain(r)
+		a.drain(w, r)
 		return err
 	}
 	text, release, err := a.readBody(w, r, a.cfg.BatchBytes, "batch_too_large")

@@ -22,13 +22,19 @@ import (
 // connection is closed.
 const drainBytes = 64 << 20
 
+// drainTimeout is how long it may take to send that.
+const drainTimeout = 10 * time.Second
+
 // drain reads what is left of a request's body, so that the client, who reads
 // the answer only after it has sent all, gets it, and the connection lives on.
-func (a *API) drain(r *http.Request) {
+func (a *API) drain(w http.ResponseWriter, r *http.Request) {
 	if r.Header.Get("Expect") != "" {
 		return // the client waits for our word and has sent nothing
 	}
-	_, _ = io.CopyN(io.Discard, r.Body, drainBytes) // an error here is the client's loss
+	rc := http.NewResponseController(w)
+	_ = rc.SetReadDeadline(time.Now().Add(drainTimeout)) // not every writer has deadlines
+	_, _ = io.CopyN(io.Discard, r.Body, drainBytes)      // an error here is the client's loss
+	_ = rc.SetReadDeadline(time.Time{})
 }
 
 // mediaType checks the Content-Type; none is taken as the first of the legal
@@ -61,7 +67,7 @@ func (a *API) readBody(w http.ResponseWriter, r *http.Request, limit int, tooLar
 	release = func() { a.bytes.Add(-held) }
 	defer func() {
 		if err != nil {
-			a.drain(r)
+			a.drain(w, r)
 			release()
 		}
 	}()
