@@ -17,9 +17,11 @@ func newWorker() *cobra.Command {
 }
 
 func newTailer() *cobra.Command {
-	return newRole("tailer", "the process that carries committed cells from binlogs into Kafka", func(cfg *config.Config, env app.Env) (app.Role, error) {
+	cmd := newRole("tailer", "the process that carries committed cells from binlogs into Kafka", func(cfg *config.Config, env app.Env) (app.Role, error) {
 		return app.NewTailers(cfg, env)
 	})
+	cmd.AddCommand(newTailerRepair())
+	return cmd
 }
 
 func newIndexer() *cobra.Command {

@@ -49,13 +49,18 @@ func ColumnTopic(name string, partitions, maxBody int) TopicSpec {
 	}
 }
 
-// PositionsTopic is the topic of a cluster's positions.
+// PositionsTopic is the topic of a cluster's positions. A start reads all of
+// it, so it is compacted early and in small segments; kfake trims compacted
+// topics by time too, so that is switched off.
 func PositionsTopic(name string) TopicSpec {
 	return TopicSpec{
 		Name:       name,
 		Partitions: 1,
 		Configs: map[string]string{
 			"cleanup.policy":                 "compact",
+			"retention.ms":                   "-1",
+			"segment.bytes":                  "16777216",
+			"min.cleanable.dirty.ratio":      "0.1",
 			"message.timestamp.after.max.ms": maxTimestampAfter,
 			"unclean.leader.election.enable": "false",
 		},
