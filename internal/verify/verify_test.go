@@ -139,7 +139,7 @@ func (b *bundle) publish(t *testing.T) {
 func (b *bundle) run(t *testing.T) (Report, []string) {
 	t.Helper()
 	var details []string
-	r, err := Run(t.Context(), Config{Datastore: "trips", Shards: shards, Kafka: b.kafka, Entities: b, Wait: 2 * time.Second, Page: 7,
+	r, err := Run(t.Context(), Config{Datastore: "trips", Shards: shards, Kafka: b.kafka, Entities: b, Wait: 300 * time.Millisecond, Page: 7,
 		Detail: func(s string) { details = append(details, s) }})
 	if err != nil {
 		t.Fatal(err)
