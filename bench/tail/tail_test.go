@@ -56,7 +56,9 @@ func cells(b *testing.B) int {
 
 // trip is a body of about 600 bytes, like a taxi trip's.
 func trip(r *rand.Rand) []byte {
-	id := func() string { return fmt.Sprintf("%08x-%04x-4%03x-8%03x-%012x", r.Uint32(), r.IntN(1<<16), r.IntN(1<<12), r.IntN(1<<12), r.Int64N(1<<48)) }
+	id := func() string {
+		return fmt.Sprintf("%08x-%04x-4%03x-8%03x-%012x", r.Uint32(), r.IntN(1<<16), r.IntN(1<<12), r.IntN(1<<12), r.Int64N(1<<48))
+	}
 	at := time.Date(2026, 3, 1+r.IntN(28), r.IntN(24), r.IntN(60), r.IntN(60), 0, time.UTC)
 	return fmt.Appendf(nil, `{"driver_partner_uuid":"%s","city_uuid":"6ba7b810-9dad-11d1-80b4-00c04fd430c8","trip_created_at":"%s","dropoff_at":"%s","pickup":{"lat":%.6f,"lng":%.6f,"borough":"Manhattan","zone":"Upper East Side North","city":"New York"},"dropoff":{"lat":%.6f,"lng":%.6f,"borough":"Queens","zone":"Long Island City/Hunters Point","city":"New York"},"passengers":%d,"distance":%d.%02d,"fare":%d.%02d,"tip":%d.%02d,"tolls":0.0,"total":%d.%02d,"payment":"credit card","color":"yellow","currency":"USD","status":"completed"}`,
 		id(), at.Format(time.RFC3339), at.Add(20*time.Minute).Format(time.RFC3339),
