@@ -273,13 +273,7 @@ func (g *Group) Commit(ctx context.Context, commits ...Commit) error {
 			failed = convert(err)
 			return
 		}
-		for _, t := range resp.Topics {
-			for _, p := range t.Partitions {
-				if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-					failed = errors.Join(failed, fmt.Errorf("%s/%d: %w", t.Topic, p.Partition, convert(err)))
-				}
-			}
-		}
+		failed = commitErrors(resp)
 	})
 	if failed != nil {
 		return fmt.Errorf("commit of group %s: %w", g.cfg.Group, failed)
@@ -314,7 +308,7 @@ func (g *Group) onAdjust(ctx context.Context, offsets map[string]map[int32]kgo.O
 	if err != nil {
 		return nil, err
 	}
-	metadata := g.committedMetadata()
+	metadata, ids := g.committedMetadata()
 	_, generation := g.cl.GroupMetadata()
 	var given []*Assignment
 	for topic, parts := range offsets {
@@ -347,7 +341,7 @@ func (g *Group) onAdjust(ctx context.Context, offsets map[string]map[int32]kgo.O
 	for i, a := range given {
 		commits[i] = Commit{a.Partition, a.Offset, a.LeaderEpoch, a.Metadata}
 	}
-	if err := g.Commit(ctx, commits...); err != nil {
+	if err := g.commitStarts(ctx, commits, ids); err != nil {
 		return nil, err
 	}
 	var ps []Partition
@@ -363,16 +357,58 @@ func (g *Group) onAdjust(ctx context.Context, offsets map[string]map[int32]kgo.O
 	return offsets, nil
 }
 
-// committedMetadata returns the metadata of each partition that has a commit.
-func (g *Group) committedMetadata() map[Partition]string {
+// commitStarts commits outside of the client's own bookkeeping, which begins
+// only after the start is settled.
+func (g *Group) commitStarts(ctx context.Context, commits []Commit, ids map[string][16]byte) error {
+	req := kmsg.NewPtrOffsetCommitRequest()
+	req.Group = g.cfg.Group
+	req.MemberID, req.Generation = g.cl.GroupMetadata()
+	for _, c := range commits {
+		p := kmsg.NewOffsetCommitRequestTopicPartition()
+		p.Partition, p.Offset, p.LeaderEpoch, p.Metadata = c.Partition.Partition, c.Offset, c.LeaderEpoch, &c.Metadata
+		if n := len(req.Topics); n == 0 || req.Topics[n-1].Topic != c.Topic {
+			t := kmsg.NewOffsetCommitRequestTopic()
+			t.Topic, t.TopicID = c.Topic, ids[c.Topic]
+			req.Topics = append(req.Topics, t)
+		}
+		t := &req.Topics[len(req.Topics)-1]
+		t.Partitions = append(t.Partitions, p)
+	}
+	resp, err := req.RequestWith(ctx, g.cl)
+	if err == nil {
+		err = commitErrors(resp)
+	}
+	if err != nil {
+		return fmt.Errorf("commit the start of group %s: %w", g.cfg.Group, convert(err))
+	}
+	return nil
+}
+
+// commitErrors joins what a broker said of the partitions.
+func commitErrors(resp *kmsg.OffsetCommitResponse) error {
+	var failed error
+	for _, t := range resp.Topics {
+		for _, p := range t.Partitions {
+			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
+				failed = errors.Join(failed, fmt.Errorf("%s/%d: %w", t.Topic, p.Partition, convert(err)))
+			}
+		}
+	}
+	return failed
+}
+
+// committedMetadata returns the metadata of each partition that has a commit,
+// and the topics' ids.
+func (g *Group) committedMetadata() (map[Partition]string, map[string][16]byte) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	out := make(map[Partition]string)
+	out, ids := make(map[Partition]string), make(map[string][16]byte)
 	if g.fetched == nil {
-		return out
+		return out, ids
 	}
 	for _, grp := range g.fetched.Groups {
 		for _, t := range grp.Topics {
+			ids[t.Topic] = t.TopicID
 			for _, p := range t.Partitions {
 				if p.ErrorCode != 0 || p.Offset < 0 {
 					continue
@@ -386,7 +422,7 @@ func (g *Group) committedMetadata() map[Partition]string {
 		}
 	}
 	g.fetched = nil
-	return out
+	return out, ids
 }
 
 func (g *Group) onRevoked(ctx context.Context, _ *kgo.Client, lost map[string][]int32) {
