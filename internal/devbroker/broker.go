@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"syscall"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 )
@@ -76,6 +77,9 @@ func Start(cfg Config) (*Broker, error) {
 		opts = append(opts, kfake.SyncWrites())
 	}
 	c, err := kfake.NewCluster(opts...)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("%w: 127.0.0.1:%d", ErrPortTaken, cfg.Port)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("devbroker: %w", err)
 	}

@@ -1,0 +1,182 @@
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cellog/cellog/internal/mysqlaccounts"
+	"github.com/cellog/cellog/internal/mysqlserver"
+)
+
+// replicationTimeout bounds how long a minion may take to follow its master.
+const replicationTimeout = time.Minute
+
+// cluster is a running storage cluster. start and stop are called by one
+// goroutine at a time.
+type cluster struct {
+	cfg      Config
+	bin      mysqlserver.Binary
+	state    *clusterState
+	accounts mysqlaccounts.Set
+	servers  []*mysqlserver.Server // as state.Nodes; nil while not running
+}
+
+func (c *cluster) start(ctx context.Context) error {
+	c.servers = make([]*mysqlserver.Server, len(c.state.Nodes))
+	g, gctx := errgroup.WithContext(ctx)
+	for i := range c.state.Nodes {
+		g.Go(func() error { return c.startNode(gctx, i) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	master := c.master()
+	if err := c.open(ctx, master); err != nil {
+		return fmt.Errorf("node %s: %w", c.state.Master, err)
+	}
+	g, gctx = errgroup.WithContext(ctx)
+	for i, s := range c.servers {
+		if s == master {
+			continue
+		}
+		g.Go(func() error {
+			if err := c.follow(gctx, s, master); err != nil {
+				return fmt.Errorf("node %s: %w", c.state.Nodes[i].Name, err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	c.state.Ready = true
+	return nil
+}
+
+// startNode starts a server on its port, or on another one if that is taken.
+func (c *cluster) startNode(ctx context.Context, i int) error {
+	n := c.state.Nodes[i]
+	cfg := mysqlserver.Config{
+		Dir:     filepath.Join(c.cfg.DataDir, "clusters", c.state.Name, n.Name),
+		Flavour: c.bin.Flavour, Binary: c.bin.Path, Port: n.Port, ServerID: n.ServerID,
+		BufferPool: c.cfg.BufferPool, TemplateDir: c.cfg.TemplateDir,
+		// The tailer needs the log of a few minutes; what is older it reads from
+		// the tables.
+		Options: []string{"--max-binlog-size=256M", "--binlog-expire-logs-seconds=604800"},
+	}
+	s, err := mysqlserver.Start(ctx, cfg)
+	if errors.Is(err, mysqlserver.ErrPortTaken) && cfg.Port != 0 {
+		c.cfg.Logger.Warn("the port is taken, choosing another one", "node", n.Name, "port", cfg.Port)
+		cfg.Port = 0
+		s, err = mysqlserver.Start(ctx, cfg)
+	}
+	if err != nil {
+		return fmt.Errorf("node %s: %w", n.Name, err)
+	}
+	c.servers[i], n.Port = s, s.Port()
+	c.cfg.Logger.Info("server is up", "node", n.Name, "addr", s.Addr(), "pid", s.PID())
+	return nil
+}
+
+func (c *cluster) master() *mysqlserver.Server {
+	for i, n := range c.state.Nodes {
+		if n.Name == c.state.Master {
+			return c.servers[i]
+		}
+	}
+	return c.servers[0]
+}
+
+// open makes the master writable, and the first time also makes the accounts.
+func (c *cluster) open(ctx context.Context, master *mysqlserver.Server) error {
+	db, err := master.Open("")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(ctx, "SET GLOBAL read_only = OFF"); err != nil {
+		return fmt.Errorf("make it writable: %w", err)
+	}
+	if c.state.Ready {
+		return nil
+	}
+	return mysqlaccounts.Create(ctx, db, c.accounts)
+}
+
+// follow makes a minion replicate from the master, unless it does so by itself.
+func (c *cluster) follow(ctx context.Context, minion, master *mysqlserver.Server) error {
+	ctx, cancel := context.WithTimeout(ctx, replicationTimeout)
+	defer cancel()
+	r, err := minion.Replication(ctx)
+	if err != nil {
+		return err
+	}
+	if !r.Configured || r.Source != master.Addr() {
+		if err := minion.Follow(ctx, master, c.accounts.Replica.User, c.accounts.Replica.Password); err != nil {
+			return err
+		}
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if r, err = minion.Replication(ctx); err == nil && r.Receiving && r.Applying {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("does not replicate: %w; last state: %+v", ctx.Err(), r), err)
+		case <-tick.C:
+		}
+	}
+	if c.state.Ready {
+		return nil
+	}
+	// The accounts have to be there before anybody logs in.
+	gtids, err := master.GTIDs(ctx)
+	if err != nil {
+		return err
+	}
+	return minion.WaitForGTIDs(ctx, gtids)
+}
+
+func (c *cluster) describe() Cluster {
+	out := Cluster{Name: c.state.Name}
+	for i, n := range c.state.Nodes {
+		s := c.servers[i]
+		node := Node{
+			Name: n.Name, Role: Minion, Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(n.Port)), Socket: s.Socket(), PID: s.PID(),
+			User: c.accounts.Admin.User, Password: c.accounts.Admin.Password,
+		}
+		if n.Name == c.state.Master {
+			node.Role = Master
+			out.Nodes = append([]Node{node}, out.Nodes...)
+			continue
+		}
+		out.Nodes = append(out.Nodes, node)
+	}
+	return out
+}
+
+// stop stops the minions and then the master.
+func (c *cluster) stop(ctx context.Context) error {
+	errs := make([]error, len(c.servers))
+	for _, role := range []string{Minion, Master} {
+		var wg sync.WaitGroup
+		for i, s := range c.servers {
+			if s == nil || (c.state.Nodes[i].Name == c.state.Master) != (role == Master) {
+				continue
+			}
+			wg.Go(func() { errs[i] = s.Stop(ctx) })
+		}
+		wg.Wait()
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,37 @@
+// Package local runs the private servers of cellog dev as child processes:
+// storage clusters of one MySQL or MariaDB master and its minions, and the
+// embedded Kafka broker.
+//
+//	l, err := local.Start(ctx, local.Config{DataDir: "cellog-data"})
+//	defer l.Stop(context.Background())
+//	l.Clusters(); l.KafkaAddrs(); l.Accounts()
+//
+// # Promises
+//
+//  1. When Start returns, each cluster's master is writable, its minions are
+//     read-only and replicate by GTID, and every account can log in everywhere.
+//  2. A restart finds the data, accounts, passwords, masters and, unless somebody
+//     else took them, the ports that were there before; after kill -9 of
+//     everything, too: nothing acknowledged is lost, and replication goes on.
+//  3. No server outlives this process, even when that is killed with -9.
+//  4. One process at a time uses a data directory: the next one gets ErrInUse.
+//  5. Passwords are random and only in DataDir/secrets, mode 0600; servers listen
+//     on 127.0.0.1.
+//
+// Not promised: that a machine's loss loses nothing: all is on one disk. It is for
+// development and trials.
+//
+// # Files
+//
+//	lock             held while a process uses the directory; its pid
+//	topology.json    flavour, clusters, nodes, masters, ports
+//	secrets          the accounts, mode 0600
+//	clusters/C/N/    a server's directory, see internal/mysqlserver
+//	kafka/           the broker's, see internal/devbroker
+//
+// # Failures
+//
+// No server found: the error says how to install one. A server that ends by
+// itself is reported on Failed; the others go on. A minion whose replication
+// cannot start fails Start with the server's reason.
+package local
