@@ -140,8 +140,8 @@ type Publisher interface {
 }
 
 // Session publishes, until its first error; then it must be closed. One
-// goroutine may use it, except that Encode and Topic may be called by others
-// at the same time. Send, Flush and Commit return errors marked ErrFenced, or
+// goroutine may use it, except that Verify, Topic and Encode may be called by
+// others at the same time. Send, Flush and Commit return errors marked ErrFenced, or
 // ErrRefused when the broker refuses a record for what it is.
 type Session interface {
 	// Verify fetches the records that the shards' positions name. The error is

@@ -219,7 +219,7 @@ func (c *committer) item(ctx context.Context, it *item) error {
 func (c *committer) sendMessage(ctx context.Context, m Message) error {
 	c.bytes += m.Size()
 	if err := c.session.Send(ctx, m); err != nil {
-		return c.refusal(err, false)
+		return c.refusal(err, len(c.careful) > 0)
 	}
 	return nil
 }

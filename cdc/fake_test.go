@@ -160,6 +160,7 @@ type fakeKafka struct {
 	fail   func(op string) error // asked before each call
 	refuse func(*cellog.Cell) bool
 	topic  func(column string) error
+	slow   time.Duration // of a Verify
 }
 
 func newFakeKafka() *fakeKafka {
@@ -245,7 +246,10 @@ type fakeSession struct {
 	closed  bool
 }
 
-func (s *fakeSession) Verify(_ context.Context, shards map[ShardKey]VerifyShard) (map[ShardKey]Verified, error) {
+func (s *fakeSession) Verify(ctx context.Context, shards map[ShardKey]VerifyShard) (map[ShardKey]Verified, error) {
+	if err := sleep(ctx, s.k.slow); err != nil {
+		return nil, err
+	}
 	s.k.mu.Lock()
 	defer s.k.mu.Unlock()
 	out := make(map[ShardKey]Verified)

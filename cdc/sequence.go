@@ -70,7 +70,8 @@ type Stop struct {
 
 func (s *sequencer) load(shards map[ShardKey]position.Shard) {
 	for k, p := range shards {
-		st := &shardState{last: p.Last, epoch: p.Epoch, columns: make(map[string]cellog.Sequence, len(p.Columns))}
+		// A shard that moved away is another cluster's: its rows are not ours.
+		st := &shardState{stopped: p.Owner != s.cluster, last: p.Last, epoch: p.Epoch, columns: make(map[string]cellog.Sequence, len(p.Columns))}
 		for c, v := range p.Columns {
 			st.columns[c] = v.Sequence
 		}

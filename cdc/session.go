@@ -24,10 +24,10 @@ const closeTime = 5 * time.Second
 //     another tailer whose heartbeats flow.
 //  2. Open: fences every older tailer. Read the positions again: from here on
 //     nobody else writes them.
-//  3. Fetch the records that the positions name: is Kafka what it was?
-//  4. Choose a node that holds, at each shard's last place, the cell that was
-//     published.
-//  5. Put this tailer's mark into the positions, and stream.
+//  3. Put this tailer's mark into the positions, so that others stand by.
+//  4. Fetch the records that the positions name: is Kafka what it was?
+//  5. Choose a node that holds, at each shard's last place, the cell that was
+//     published, and stream.
 func (t *Tailer) session(ctx context.Context) error {
 	t.set(func(s *Status) { s.State = "starting" })
 	if err := t.standBy(ctx); err != nil {
@@ -48,7 +48,17 @@ func (t *Tailer) session(ctx context.Context) error {
 		return err
 	}
 	t.clearStops()
+	pos.Cluster.TailerMark = t.cfg.Mark
+	if err := sess.Commit(ctx, signOfLife(pos.Cluster)); err != nil {
+		return err
+	}
+	failpoint.Hit("tailer/marked")
 	return t.run(ctx, sess, pos)
+}
+
+// signOfLife is a commit that only shows other tailers that this one lives.
+func signOfLife(c *position.Cluster) Commit {
+	return Commit{Cluster: *c, Beats: []Beat{{WrittenAt: time.Now()}}}
 }
 
 func opened(c *position.Cluster) error {
@@ -96,30 +106,65 @@ func (t *Tailer) standBy(ctx context.Context) error {
 	return nil
 }
 
+// run chooses a node and streams from it.
 func (t *Tailer) run(ctx context.Context, sess Session, pos Positions) error {
 	refused, careful := t.sessionState()
+	type choice struct {
+		node Node
+		seq  *sequencer
+		err  error
+	}
+	chosen := make(chan choice, 1)
+	look, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		node, seq, err := t.choose(look, sess, pos, refused)
+		chosen <- choice{node, seq, err}
+	}()
+	tick := time.NewTicker(t.cfg.BeatEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case c := <-chosen:
+			if c.err != nil {
+				return c.err
+			}
+			return t.stream(ctx, sess, c.node, c.seq, pos, careful)
+		case <-tick.C:
+			// Looking at many shards takes a while: meanwhile, stay alive.
+			if err := sess.Commit(ctx, signOfLife(pos.Cluster)); err != nil {
+				cancel()
+				<-chosen
+				return err
+			}
+		}
+	}
+}
+
+// choose returns the first node that can be a source, and its sequencer.
+func (t *Tailer) choose(ctx context.Context, sess Session, pos Positions, refused map[ShardKey]Stop) (Node, *sequencer, error) {
 	nodes, err := t.nodes(ctx)
 	if err != nil {
-		return err
+		return Node{}, nil, err
 	}
 	var why []error
 	for _, node := range nodes {
 		seq := t.newSequencer(node, sess, refused)
 		seq.load(pos.Shards)
 		stops, err := t.check(ctx, sess, node, seq, pos)
+		if ctx.Err() != nil {
+			return Node{}, nil, ctx.Err()
+		}
 		if err != nil {
 			why = append(why, fmt.Errorf("node %s: %w", node.Name, err))
-			if ctx.Err() != nil || errors.Is(err, ErrFenced) {
-				return err
-			}
 			continue
 		}
 		for k, err := range stops {
 			seq.halt(k, seq.shards[k], err)
 		}
-		return t.stream(ctx, sess, node, seq, pos, careful)
+		return node, seq, nil
 	}
-	return fmt.Errorf("%w: %w", ErrNoNode, errors.Join(why...))
+	return Node{}, nil, fmt.Errorf("%w: %w", ErrNoNode, errors.Join(why...))
 }
 
 // nodes leaves the master out while there are minions, since a semi-sync
@@ -224,7 +269,6 @@ func (t *Tailer) compare(ctx context.Context, node Node, k ShardKey, last *cello
 // what is in hand is committed first.
 func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *sequencer, pos Positions, careful map[ShardKey]cellog.AddedID) error {
 	cluster := *pos.Cluster
-	cluster.TailerMark = t.cfg.Mark
 	q := newQueue(t.cfg.MaxQueueBytes)
 	com := &committer{
 		name: t.cfg.Cluster, session: sess, queue: q,
@@ -238,11 +282,6 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 	}
 	seq.push = q.push
 
-	// The mark goes in first: from here on another tailer stands by.
-	if err := sess.Commit(ctx, Commit{Cluster: cluster, Beats: []Beat{{WrittenAt: time.Now()}}}); err != nil {
-		return err
-	}
-	failpoint.Hit("tailer/marked")
 	t.set(func(s *Status) { s.State, s.Node, s.Err = "streaming", node.Name, nil })
 
 	// Reading ends with ctx; committing goes on until the queue is empty, or

@@ -136,6 +136,34 @@ func TestTwoTailersDoNotFenceEachOtherInTurn(t *testing.T) {
 	})
 }
 
+// Two that start at once, each busy for long with looking at its shards, must
+// not throw each other out for ever.
+func TestTwoTailersThatStartTogetherSettle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, s := newFakeKafka(), newFakeServer()
+		k.slow = 20 * time.Second
+		tailers := []*Tailer{newFakeTailer(t, k, s, nil), newFakeTailer(t, k, s, nil), newFakeTailer(t, k, s, nil)}
+		for _, tl := range tailers {
+			if err := tl.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Minute)
+		s.put(shard0, "BASE", 3)
+		time.Sleep(10 * time.Second)
+		states := make(map[string]int)
+		for _, tl := range tailers {
+			states[tl.Status().State]++
+		}
+		if n := k.published(t, shard0); n != 3 || k.opens() > 6 || states["streaming"] != 1 || states["standing-by"] != 2 {
+			t.Errorf("%d published, opened %d times, %v", n, k.opens(), states)
+		}
+		for _, tl := range tailers {
+			mustStop(t, tl)
+		}
+	})
+}
+
 func TestFencedTailerStandsBy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, s := newFakeKafka(), newFakeServer()

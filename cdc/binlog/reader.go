@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"time"
 
@@ -58,6 +59,10 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
+// dialTimeout bounds an attempt to connect: a machine that is gone must not
+// hold up the change to another one.
+const dialTimeout = 3 * time.Second
+
 // Reader reads one server's binlog. It implements cdc.Source and holds no
 // connection between calls.
 type Reader struct{ cfg Config }
@@ -79,7 +84,7 @@ func (r *Reader) Now(ctx context.Context) (string, error) {
 
 // ask returns the server's flavour and present position.
 func (r *Reader) ask(ctx context.Context) (flavour, now string, err error) {
-	conn, err := client.ConnectWithContext(ctx, r.cfg.Addr, r.cfg.User, r.cfg.Password, "", 10*time.Second)
+	conn, err := client.ConnectWithContext(ctx, r.cfg.Addr, r.cfg.User, r.cfg.Password, "", dialTimeout)
 	if err != nil {
 		return "", "", convert(fmt.Sprintf("connect to %s", r.cfg.Addr), err)
 	}
@@ -133,6 +138,7 @@ func (r *Reader) Run(ctx context.Context, from string, handle func(*cdc.Transact
 		DisableRetrySync:        true,
 		DiscardGTIDSet:          true,
 		RecvBufferSize:          1 << 20,
+		Dialer:                  (&net.Dialer{Timeout: dialTimeout}).DialContext,
 		RowsEventDecodeFunc:     s.decodeRows,
 		SynchronousEventHandler: s,
 		// Its messages may hold row contents.

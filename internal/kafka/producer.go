@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -127,7 +128,7 @@ func OpenProducer(ctx context.Context, cfg ProducerConfig) (*Producer, error) {
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.ProducerBatchCompression(kgo.Lz4Compression(), kgo.NoCompression()),
-		kgo.ProducerBatchMaxBytes(int32(cfg.MaxRecordBytes)),
+		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return batchBytes(topic, cfg.MaxRecordBytes) }),
 		kgo.BrokerMaxWriteBytes(int32(max(100<<20, 2*cfg.MaxRecordBytes))),
 		kgo.MaxBufferedRecords(200_000),
 		kgo.MaxBufferedBytes(cfg.MaxBufferedBytes),
@@ -151,6 +152,16 @@ func OpenProducer(ctx context.Context, cfg ProducerConfig) (*Producer, error) {
 		return nil, fmt.Errorf("open producer %q: %w", cfg.TransactionalID, convert(err))
 	}
 	return &Producer{cl: cl, transactional: cfg.TransactionalID != ""}, nil
+}
+
+// batchBytes bounds a batch: the internal topics have the broker's default
+// limit of about 1 MiB, and a start of many shards writes more than that.
+func batchBytes(topic string, most int) int32 {
+	const internal = 900_000
+	if strings.Contains(topic, "_cellog.") {
+		most = min(most, internal)
+	}
+	return int32(most)
 }
 
 // Begin begins a transaction, unless one is open. It waits so that at least 2
