@@ -104,6 +104,9 @@ func (x *Indexer) index(ctx context.Context, ix *Index, a *applier) error {
 	for failures := 1; ; failures++ {
 		err := catch.begin(ctx, x.cfg.Kafka, topics)
 		if err == nil {
+			err = x.note(ctx, ix, catch, kafka.Partition{}, 0) // perhaps there is nothing
+		}
+		if err == nil {
 			err = x.feed(ctx, ix, a, topics, catch)
 		}
 		if ctx.Err() != nil {
@@ -136,7 +139,7 @@ func (x *Indexer) feed(ctx context.Context, ix *Index, a *applier, topics []stri
 				return fmt.Errorf("index %s: progress: %w", ix, err)
 			}
 			as.Offset = min(as.Offset, next)
-			return nil
+			return x.note(ctx, ix, catch, as.Partition, as.Offset)
 		},
 	})
 	if err != nil {
@@ -169,13 +172,20 @@ func (x *Indexer) handle(ctx context.Context, ix *Index, a *applier, b feed.Batc
 			lag.Observe(time.Since(b.Cells[0].CreatedAt).Seconds())
 		}
 	}
-	if catch.reached(b.Partition, b.Next) {
-		if err := x.cfg.Tables.MarkReady(ctx, ix); err != nil {
-			catch.again()
-			return err
-		}
-		x.cfg.Logger.Info("index has caught up", "datastore", ix.datastore, "index", ix.name)
+	return x.note(ctx, ix, catch, b.Partition, b.Next)
+}
+
+// note takes down how far a partition is, and records the index as ready when
+// it has all that was there at the start.
+func (x *Indexer) note(ctx context.Context, ix *Index, catch *catchUp, p kafka.Partition, next int64) error {
+	if !catch.reached(p, next) {
+		return nil
 	}
+	if err := x.cfg.Tables.MarkReady(ctx, ix); err != nil {
+		catch.again()
+		return err
+	}
+	x.cfg.Logger.Info("index has caught up", "datastore", ix.datastore, "index", ix.name)
 	return nil
 }
 
@@ -216,65 +226,4 @@ func pause(ctx context.Context, failures int) bool {
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// catchUp knows what was there when an index began, so that it is seen when
-// all of that is applied. A nil catchUp is done.
-type catchUp struct {
-	mu    sync.Mutex
-	begun bool
-	done  bool
-	left  map[kafka.Partition]int64
-}
-
-func (c *catchUp) begin(ctx context.Context, cfg kafka.Config, topics []string) error {
-	if c == nil {
-		return nil
-	}
-	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{Config: cfg})
-	if err != nil {
-		return err
-	}
-	defer consumer.Close()
-	spans, err := consumer.Spans(ctx, kafka.FromZero(), topics...)
-	if err != nil {
-		return err
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.begun {
-		return nil
-	}
-	c.begun = true
-	c.left = map[kafka.Partition]int64{}
-	for _, s := range spans {
-		if s.To > s.From {
-			c.left[s.Partition] = s.To
-		}
-	}
-	return nil
-}
-
-// reached is true once: when the last partition got as far as it was.
-func (c *catchUp) reached(p kafka.Partition, next int64) bool {
-	if c == nil {
-		return false
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.done {
-		return false
-	}
-	if end, ok := c.left[p]; ok && next >= end {
-		delete(c.left, p)
-	}
-	c.done = len(c.left) == 0
-	return c.done
-}
-
-// again takes back a reached that was not recorded.
-func (c *catchUp) again() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.done = false
 }

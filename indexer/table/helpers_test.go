@@ -10,13 +10,27 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/indexer"
+	"github.com/cellog/cellog/internal/kafkatest"
 	"github.com/cellog/cellog/internal/mysqltest"
 	"github.com/cellog/cellog/schemas/indexdef"
 )
 
-func TestMain(m *testing.M) { mysqltest.Main(m) }
+func TestMain(m *testing.M) {
+	code := m.Run()
+	kafkatest.Shutdown()
+	mysqltest.Stop()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintf(os.Stderr, "goleak: %v\n", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
 
 // world is a datastore of a few shards on one or two servers.
 type world struct {
