@@ -27,7 +27,7 @@ Exit codes: 0 all well, 1 it failed, 2 it was called wrongly, 3 it ran and found
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
-		newWorker(), newTailer(), newIndexer(), newTrigger(),
+		newDev(), newWorker(), newTailer(), newIndexer(), newTrigger(),
 		newDatastore(), newCell(), newLog(), newConsume(), newIndex(), newImport(),
 		newVerify(), newDoctor(), newVersion(),
 	)

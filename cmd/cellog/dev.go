@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/deploy/local"
+	"github.com/cellog/cellog/internal/app"
+	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/internal/mysqlserver"
+	"github.com/cellog/cellog/internal/obs"
+)
+
+// devStopTimeout bounds the stop of all of dev.
+const devStopTimeout = 30 * time.Second
+
+// devFlags are the flags of dev, which demo shares.
+type devFlags struct {
+	dataDir, mysql, mysqld, kafka, datastore, listen, admin, schemas, readyFile, logLevel string
+	shards, clusters, minions                                                             int
+	merged                                                                                bool
+}
+
+func (d *devFlags) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.StringVar(&d.dataDir, "data-dir", defaultDataDir, "where the servers and the broker keep their data")
+	f.IntVar(&d.shards, "shards", 16, "shards of the datastore, fixed when it is made")
+	f.IntVar(&d.clusters, "clusters", 2, "storage clusters")
+	f.IntVar(&d.minions, "minions", 1, "minions of each cluster's master")
+	f.StringVar(&d.mysql, "mysql", "auto", "flavour of the servers: auto, mariadb or mysql")
+	f.StringVar(&d.mysqld, "mysqld", "", "path of the server's binary (default: looked for)")
+	f.StringVar(&d.kafka, "kafka", "embedded", "embedded, or HOST:PORT,… of brokers that run already")
+	f.StringVar(&d.datastore, "datastore", "trips", "the datastore to make")
+	f.StringVar(&d.listen, "listen", config.Default().Worker.Listen, "address of the HTTP API")
+	f.StringVar(&d.admin, "admin-listen", config.Default().Admin.Listen, "address of /livez, /readyz and /metrics")
+	f.StringVar(&d.schemas, "schemas", "", "directory of index definitions, *.yml")
+	f.BoolVar(&d.merged, "merged-topic", false, "also publish every column to DATASTORE._all")
+	f.StringVar(&d.readyFile, "ready-file", "", "write where everything is to this file when everything serves")
+	f.StringVar(&d.logLevel, "log-level", "info", "debug, info, warn or error")
+}
+
+func (d *devFlags) check() error {
+	if err := errors.Join(cellog.CheckDatastore(d.datastore), cellog.CheckShards(d.shards)); err != nil {
+		return exitError{exitUsage, err}
+	}
+	switch {
+	case d.clusters < 1 || d.clusters > 16:
+		return usageError("--clusters %d: want 1 to 16", d.clusters)
+	case d.minions < 0 || d.minions > 16:
+		return usageError("--minions %d: want 0 to 16", d.minions)
+	case d.mysql != "auto" && d.mysql != "mariadb" && d.mysql != "mysql":
+		return usageError("--mysql %q: want auto, mariadb or mysql", d.mysql)
+	case d.dataDir == "":
+		return usageError("--data-dir is empty")
+	}
+	if d.schemas != "" {
+		abs, err := filepath.Abs(d.schemas)
+		if err != nil {
+			return err
+		}
+		if info, err := os.Stat(abs); err != nil || !info.IsDir() {
+			return usageError("--schemas %s: want a directory of index definitions", d.schemas)
+		}
+		d.schemas = abs
+	}
+	return nil
+}
+
+func (d *devFlags) config(stderr io.Writer) app.DevConfig {
+	mysqld := d.mysqld
+	if mysqld == "" {
+		mysqld = os.Getenv("CELLOG_MYSQLD")
+	}
+	var brokers []string
+	if d.kafka != "embedded" {
+		brokers = strings.Split(d.kafka, ",")
+	}
+	minions := d.minions
+	log := obs.NewLogger(stderr, obs.LogConfig{Level: d.logLevel})
+	return app.DevConfig{
+		Local:     local.Config{DataDir: d.dataDir, Clusters: d.clusters, Minions: &minions, Flavour: mysqlserver.Flavour(d.mysql), Binary: mysqld, KafkaBrokers: brokers, Logger: log},
+		Datastore: d.datastore, Shards: d.shards, Listen: d.listen, AdminListen: d.admin, Schemas: d.schemas, MergedTopic: d.merged,
+		// Files of an earlier run speak of servers that are gone.
+		Owned: d.removeReady,
+		Env:   app.Env{Log: log},
+	}
+}
+
+func newDev() *cobra.Command {
+	var d devFlags
+	var printConfig bool
+	cmd := &cobra.Command{
+		Use:   "dev",
+		Short: "Run all of cellog on this machine, for development and trials",
+		Long: `Run everything in one process: clusters of private MySQL or MariaDB servers as child processes, an embedded Kafka
+broker, a worker, a tailer per cluster and an indexer. Data stays in --data-dir and survives a restart and a crash.
+Ctrl-C stops everything in order.
+
+When everything serves, where it is is written to DATA-DIR/` + readyFileName + `, which the other commands read by themselves, to
+--ready-file, and to standard output. --print-config prints the configuration with which the same roles run by
+themselves against a running dev's servers; passwords are in files below DATA-DIR.`,
+		Example: `  cellog dev
+  cellog dev --data-dir /tmp/cellog --shards 4 --clusters 1 --schemas ./indexes --ready-file ready.json
+  cellog dev --print-config > cellog.yml`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := d.check(); err != nil {
+				return err
+			}
+			if printConfig {
+				return printDevConfig(cmd.OutOrStdout(), d.dataDir)
+			}
+			return runDev(cmd.Context(), cmd, &d)
+		},
+	}
+	d.add(cmd)
+	cmd.Flags().BoolVar(&printConfig, "print-config", false, "print the configuration of the dev that runs in --data-dir, and exit")
+	return cmd
+}
+
+func runDev(ctx context.Context, cmd *cobra.Command, d *devFlags) error {
+	cfg := d.config(cmd.ErrOrStderr())
+	dev, err := startDev(ctx, d, cfg)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // interrupted while it started; everything is stopped
+		}
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "HTTP API  %s\nadmin     %s/readyz\nKafka     %s\nPress Ctrl-C to stop.\n", dev.URL(), dev.Admin(), strings.Join(dev.Config().Kafka.Brokers, ","))
+	select {
+	case <-ctx.Done():
+		cfg.Env.Log.Info("stopping")
+	case err = <-dev.Failed():
+	}
+	return errors.Join(err, stopDev(d, dev))
+}
+
+// startDev starts dev and writes the ready files.
+func startDev(ctx context.Context, d *devFlags, cfg app.DevConfig) (*app.Dev, error) {
+	dev, err := app.StartDev(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.writeReady(dev); err != nil {
+		return nil, errors.Join(err, stopDev(d, dev))
+	}
+	return dev, nil
+}
+
+func stopDev(d *devFlags, dev *app.Dev) error {
+	ctx, cancel := context.WithTimeout(context.Background(), devStopTimeout)
+	defer cancel()
+	return errors.Join(d.removeReady(), dev.Stop(ctx))
+}
+
+func (d *devFlags) readyFiles() []string {
+	files := []string{filepath.Join(d.dataDir, readyFileName)}
+	if d.readyFile != "" {
+		files = append(files, d.readyFile)
+	}
+	return files
+}
+
+func (d *devFlags) removeReady() error {
+	for _, f := range d.readyFiles() {
+		if err := os.Remove(f); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *devFlags) writeReady(dev *app.Dev) error {
+	r := ready{HTTP: dev.URL(), Admin: dev.Admin(), Kafka: dev.Config().Kafka.Brokers}
+	admin := dev.Config().Clusters[0].Accounts.Admin
+	for _, c := range dev.Local().Clusters() {
+		rc := readyCluster{Name: c.Name}
+		for _, n := range c.Nodes {
+			rc.Nodes = append(rc.Nodes, readyNode{Name: n.Name, Role: n.Role, Addr: n.Addr, User: admin.User, Password: admin.Password.Reveal(), PID: n.PID})
+		}
+		r.Clusters = append(r.Clusters, rc)
+	}
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := writeDevConfig(d.dataDir, dev.Config()); err != nil {
+		return err
+	}
+	for _, f := range d.readyFiles() {
+		if err := writeAtomically(f, append(text, '\n')); err != nil {
+			return fmt.Errorf("ready file: %w", err)
+		}
+	}
+	return nil
+}
+
+// writeAtomically writes a file that holds passwords: whoever sees it sees it
+// whole.
+func writeAtomically(path string, text []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*") // mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	_, err = f.Write(text)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
