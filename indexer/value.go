@@ -228,8 +228,9 @@ func (v Value) uuid() (id uuid.UUID) {
 	return id
 }
 
-func (v Value) float() float64   { return math.Float64frombits(uint64(v.num)) }
-func (v Value) time() time.Time  { return time.UnixMicro(v.num).UTC() }
+func (v Value) float() float64  { return math.Float64frombits(uint64(v.num)) }
+func (v Value) time() time.Time { return time.UnixMicro(v.num).UTC() }
+
 // GoString returns the type and the quoted text, for tests and logs.
 func (v Value) GoString() string { return v.typ.String() + " " + strconv.Quote(v.Text()) }
 
