@@ -29,7 +29,7 @@ Exit codes: 0 all well, 1 it failed, 2 it was called wrongly, 3 it ran and found
 	root.AddCommand(
 		newDev(), newWorker(), newTailer(), newIndexer(), newTrigger(),
 		newDatastore(), newCell(), newLog(), newConsume(), newIndex(), newImport(),
-		newVerify(), newDoctor(), newVersion(),
+		newVerify(), newDoctor(), newDemo(), newVersion(),
 	)
 	wrapArgs(root)
 	return root

@@ -50,7 +50,8 @@ func (c *child) run(ctx context.Context) error {
 		if cmd.SysProcAttr == nil {
 			cmd.SysProcAttr = &syscall.SysProcAttr{}
 		}
-		cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+		// An interrupt from the terminal is for us alone: we stop it in order.
+		cmd.SysProcAttr.Pdeathsig, cmd.SysProcAttr.Setpgid = syscall.SIGKILL, true
 		started := time.Now()
 		if err := cmd.Start(); err != nil {
 			return fmt.Errorf("billing process: %w", err)
