@@ -144,24 +144,25 @@ func (r *Reader) Run(ctx context.Context, from string, handle func(*cdc.Transact
 		// Its messages may hold row contents.
 		Logger: slog.New(slog.DiscardHandler),
 	})
-	defer syncer.Close()
-	defer cancel() // before Close, which waits for the handler
 	streamer, err := syncer.StartSyncGTID(gset.Clone())
 	if err != nil {
+		syncer.Close()
 		return convert("start the binlog", err)
 	}
-	for {
-		// Events go to the handler; only the end comes this way.
-		if _, err := streamer.GetEvent(ctx); err != nil {
-			if s.err != nil {
-				return s.err
-			}
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			return convert("read the binlog", err)
-		}
+	// Events go to the handler; only the end comes this way.
+	for err == nil {
+		_, err = streamer.GetEvent(ctx)
 	}
+	over := ctx.Err()
+	cancel()       // lets go of a handler that waits
+	syncer.Close() // returns when the handler has
+	switch {
+	case s.err != nil:
+		return s.err
+	case over != nil:
+		return over
+	}
+	return convert("read the binlog", err)
 }
 
 // errMasterFatal is the server's answer when it cannot send from the position.
