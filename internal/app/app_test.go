@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -224,4 +226,62 @@ func TestRolesTogether(t *testing.T) {
 			t.Errorf("doctor: %+v", f)
 		}
 	}
+}
+
+// A role that runs by itself has its probes up while its servers are away,
+// becomes ready when they are there, and ends with its context.
+func TestRun(t *testing.T) {
+	cfg := configuration(t, 1)
+	env := Env{Log: obs.NewLogger(testLog{t}, obs.LogConfig{Level: "error"})}
+	if err := CreateDatastore(t.Context(), cfg, env, Create{Name: "trips", Shards: 2, Grant: true}); err != nil {
+		t.Fatal(err)
+	}
+	for name, build := range map[string]func(*config.Config, Env) (Role, error){
+		"worker":  func(c *config.Config, e Env) (Role, error) { return NewWorker(c, e) },
+		"tailer":  func(c *config.Config, e Env) (Role, error) { return NewTailers(c, e) },
+		"indexer": func(c *config.Config, e Env) (Role, error) { return NewIndexer(c, e) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			up, done := make(chan string, 1), make(chan error, 1)
+			go func() { done <- Run(ctx, cfg, env, name, build, func(admin string) { up <- admin }) }()
+			select {
+			case err := <-done:
+				t.Fatal(err)
+			case admin := <-up:
+				waitFor(t, 20*time.Second, func() error { return probe(admin+"/readyz?verbose", "[+] "+name) })
+				if err := probe(admin+"/metrics", "go_goroutines"); err != nil {
+					t.Error(err)
+				}
+			}
+			cancel()
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	away := *cfg
+	away.Clusters = []config.Cluster{{Name: "c0", Nodes: []config.Node{{Name: "gone", Addr: "127.0.0.1:1"}}, Accounts: cfg.Clusters[0].Accounts}}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := Run(ctx, &away, env, "worker", func(c *config.Config, e Env) (Role, error) { return NewWorker(c, e) }, nil); err != nil && ctx.Err() == nil {
+		t.Errorf("a worker whose servers are away gave up: %v", err)
+	}
+}
+
+func probe(url, want string) error {
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Get(url)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != 200 || !strings.Contains(string(text), want) {
+		return fmt.Errorf("%s: %d %s", url, resp.StatusCode, text)
+	}
+	return nil
 }

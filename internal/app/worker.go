@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -25,6 +26,7 @@ type Worker struct {
 	final  *final
 	api    *httpapi.API
 	server *httpapi.Server
+	log    *slog.Logger
 
 	mu      sync.Mutex
 	started bool
@@ -33,7 +35,7 @@ type Worker struct {
 
 // NewWorker builds a worker; Start connects and serves.
 func NewWorker(cfg *config.Config, env Env) (_ *Worker, err error) {
-	w := &Worker{cfg: cfg, final: newFinal(cfg, env)}
+	w := &Worker{cfg: cfg, final: newFinal(cfg, env), log: env.log()}
 	w.store, err = mysql.New(mysql.Config{Clusters: Clusters(cfg, workerAccount), Logger: env.log(), Registerer: env.Registry})
 	if err != nil {
 		return nil, err
@@ -89,6 +91,7 @@ func (w *Worker) Start(ctx context.Context) error {
 		return err
 	}
 	w.started = true
+	w.log.Info("serving", "http", w.server.Addr())
 	return nil
 }
 
