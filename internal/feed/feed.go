@@ -73,7 +73,10 @@ func (f *Feed) Run(ctx context.Context) error {
 	f.ran = true
 	f.mu.Unlock()
 
-	f.m = newMetrics(f.cfg.Registerer, f.cfg.Group)
+	var err error
+	if f.m, err = newMetrics(f.cfg.Registerer, f.cfg.Group, f.cfg.Topics); err != nil {
+		return err
+	}
 	defer f.m.unregister(f.cfg.Registerer)
 	f.ctx = ctx
 	ready := make(chan struct{}) // src is set: callbacks may come before JoinGroup returns
@@ -157,6 +160,11 @@ func (f *Feed) Partitions() int {
 // assigned begins partitions.
 func (f *Feed) assigned(ctx context.Context, as []*kafka.Assignment) error {
 	begin := make(map[kafka.Partition]*partition, len(as))
+	giveUp := func() {
+		for _, p := range begin {
+			p.cancel(ErrTaken)
+		}
+	}
 	for _, a := range as {
 		m := parseMarks(a.Metadata)
 		// A broker that forgot the group counts generations anew.
@@ -165,6 +173,7 @@ func (f *Feed) assigned(ctx context.Context, as []*kafka.Assignment) error {
 		if f.cfg.OnAssign != nil {
 			told := &Assignment{Partition: a.Partition, Generation: m.Generation, Offset: a.Offset, Fresh: a.Fresh}
 			if err := f.cfg.OnAssign(ctx, told); err != nil {
+				giveUp()
 				return err
 			}
 			if told.Offset < a.Offset {

@@ -1,6 +1,10 @@
 package feed
 
 import (
+	"errors"
+	"fmt"
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -20,9 +24,14 @@ type metrics struct {
 	seconds    prometheus.Histogram
 }
 
-// newMetrics registers the metrics of a group's member; reg may be nil.
-func newMetrics(reg Registerer, group string) *metrics {
-	labels := prometheus.Labels{"group": group}
+func (m *metrics) all() []prometheus.Collector {
+	return []prometheus.Collector{m.delivered, m.failed, m.retries, m.duplicates, m.commits, m.unsafe, m.sessions, m.partitions, m.stopped, m.seconds}
+}
+
+// newMetrics registers the metrics of a group's member; reg may be nil. It
+// returns an error if another member has them registered.
+func newMetrics(reg Registerer, group string, topics []string) (*metrics, error) {
+	labels := prometheus.Labels{"group": group, "topics": strings.Join(topics, ",")}
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "cellog_feed_" + name, Help: help, ConstLabels: labels})
 	}
@@ -44,10 +53,22 @@ func newMetrics(reg Registerer, group string) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.0001, 4, 10),
 		}),
 	}
-	if reg != nil {
-		reg.MustRegister(m.delivered, m.failed, m.retries, m.duplicates, m.commits, m.unsafe, m.sessions, m.partitions, m.stopped, m.seconds)
+	if reg == nil {
+		return m, nil
 	}
-	return m
+	for i, c := range m.all() {
+		if err := reg.Register(c); err != nil {
+			for _, done := range m.all()[:i] {
+				reg.Unregister(done)
+			}
+			var twice prometheus.AlreadyRegisteredError
+			if errors.As(err, &twice) {
+				err = errors.New("two members of a group in one process need a registry each")
+			}
+			return nil, fmt.Errorf("feed %s: metrics: %w", group, err)
+		}
+	}
+	return m, nil
 }
 
 // unregister lets a later member of the same group register its own.
@@ -55,7 +76,7 @@ func (m *metrics) unregister(reg Registerer) {
 	if reg == nil {
 		return
 	}
-	for _, c := range []prometheus.Collector{m.delivered, m.failed, m.retries, m.duplicates, m.commits, m.unsafe, m.sessions, m.partitions, m.stopped, m.seconds} {
+	for _, c := range m.all() {
 		reg.Unregister(c)
 	}
 }

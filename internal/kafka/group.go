@@ -341,16 +341,21 @@ func (g *Group) onAdjust(ctx context.Context, offsets map[string]map[int32]kgo.O
 	for i, a := range given {
 		commits[i] = Commit{a.Partition, a.Offset, a.LeaderEpoch, a.Metadata}
 	}
+	ps := make([]Partition, len(given))
+	for i, a := range given {
+		ps[i] = a.Partition
+	}
 	if err := g.commitStarts(ctx, commits, ids); err != nil {
+		if g.cfg.OnLost != nil {
+			g.cfg.OnLost(ps) // the owner was told that they are here
+		}
 		return nil, err
 	}
-	var ps []Partition
 	g.mu.Lock()
 	for _, a := range given {
 		offsets[a.Topic][a.Partition.Partition] = kgo.NoResetOffset().At(a.Offset).WithEpoch(a.LeaderEpoch)
 		g.assigned[a.Partition] = a.Offset
 		delete(g.failed, a.Partition)
-		ps = append(ps, a.Partition)
 	}
 	g.mu.Unlock()
 	g.cl.ResumeFetchPartitions(byTopic(ps))
