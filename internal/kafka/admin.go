@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // TopicSpec is a topic as cellog wants it.
@@ -126,31 +127,36 @@ func (a *Admin) EnsureTopic(ctx context.Context, spec TopicSpec) (made bool, err
 	}
 	configs["min.insync.replicas"] = kadm.StringPtr(strconv.Itoa(minISR))
 	_, err = a.adm.CreateTopic(ctx, int32(spec.Partitions), int16(replicas), configs, spec.Name)
-	if errors.Is(err, kerr.TopicAlreadyExists) { // someone else was quicker
-		if parts, err = a.Partitions(ctx, spec.Name); err != nil {
-			return false, err
-		}
-		return false, a.verify(ctx, spec, parts)
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
 		return false, fmt.Errorf("make topic %s: %w", spec.Name, convert(err))
 	}
-	// Brokers need a moment to elect leaders, and the client's cache one to
-	// forget that there was no such topic.
+	made = err == nil // else someone else was quicker
+	if err := a.settled(ctx, spec.Name); err != nil {
+		return made, err
+	}
+	if made {
+		return true, nil
+	}
+	if parts, err = a.Partitions(ctx, spec.Name); err != nil {
+		return false, err
+	}
+	return false, a.verify(ctx, spec, parts)
+}
+
+// settled waits until a topic just made is usable: brokers need a moment to
+// elect leaders, and the client's cache one to forget that there was none.
+func (a *Admin) settled(ctx context.Context, topic string) error {
 	for {
-		o, err := a.Offsets(ctx, spec.Name)
-		if err == nil && len(o) == spec.Partitions {
-			return true, nil
-		}
-		if err != nil && !errors.Is(err, ErrUnknownTopic) && !kerr.IsRetriable(err) {
-			return true, err
+		_, err := a.Offsets(ctx, topic)
+		if err == nil || !errors.Is(err, ErrUnknownTopic) && !kerr.IsRetriable(err) {
+			return err
 		}
 		t := time.NewTimer(10 * time.Millisecond)
 		select {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return true, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }
@@ -171,20 +177,28 @@ func (a *Admin) replication(ctx context.Context) (replicas, minISR int, err erro
 	}
 }
 
-// Partitions returns how many partitions a topic has, or ErrUnknownTopic.
+// Partitions returns how many partitions a topic has, or ErrUnknownTopic. It
+// asks a broker: kadm would answer from a cache, which may not know a topic
+// just made, or know one just deleted.
 func (a *Admin) Partitions(ctx context.Context, topic string) (int, error) {
-	topics, err := a.adm.ListTopicsWithInternal(ctx, topic)
+	req := kmsg.NewPtrMetadataRequest()
+	rt := kmsg.NewMetadataRequestTopic()
+	rt.Topic = &topic
+	req.Topics = append(req.Topics, rt)
+	resp, err := req.RequestWith(ctx, a.cl)
 	if err != nil {
 		return 0, convert(err)
 	}
-	d, ok := topics[topic]
-	if !ok {
-		return 0, fmt.Errorf("topic %s: %w", topic, ErrUnknownTopic)
+	for _, t := range resp.Topics {
+		if t.Topic == nil || *t.Topic != topic {
+			continue
+		}
+		if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
+			return 0, fmt.Errorf("topic %s: %w", topic, convert(err))
+		}
+		return len(t.Partitions), nil
 	}
-	if d.Err != nil {
-		return 0, fmt.Errorf("topic %s: %w", topic, convert(d.Err))
-	}
-	return len(d.Partitions), nil
+	return 0, fmt.Errorf("topic %s: %w", topic, ErrUnknownTopic)
 }
 
 // Topics returns the names of all topics that start with prefix, sorted.
