@@ -19,6 +19,8 @@ func (s *Server) Follow(ctx context.Context, master *Server, user, password stri
 		return err
 	}
 	defer db.Close()
+	// The heartbeat also makes a master notice minions that are gone: without
+	// it MySQL 9.7 takes 9 s to shut down, with it 2.5 s (measured).
 	host, port := sqlText("127.0.0.1"), strconv.Itoa(master.port)
 	var stmts []string
 	if s.binary.Flavour == MariaDB {
@@ -29,7 +31,7 @@ func (s *Server) Follow(ctx context.Context, master *Server, user, password stri
 	} else {
 		stmts = []string{"STOP REPLICA",
 			"CHANGE REPLICATION SOURCE TO SOURCE_HOST=" + host + ", SOURCE_PORT=" + port + ", SOURCE_USER=" + sqlText(user) + ", SOURCE_PASSWORD=" + sqlText(password) +
-				", SOURCE_AUTO_POSITION=1, GET_SOURCE_PUBLIC_KEY=1, SOURCE_CONNECT_RETRY=1, SOURCE_RETRY_COUNT=1000000",
+				", SOURCE_AUTO_POSITION=1, GET_SOURCE_PUBLIC_KEY=1, SOURCE_CONNECT_RETRY=1, SOURCE_HEARTBEAT_PERIOD=1, SOURCE_RETRY_COUNT=1000000",
 			"START REPLICA"}
 	}
 	for _, q := range stmts {
