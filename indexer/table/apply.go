@@ -251,13 +251,18 @@ func (a *applying) spread(ctx context.Context) error {
 		return errFailpoint
 	}
 
-	// D: the home rows forget, and the sources say how far it all is.
+	// D: the home rows forget, and the sources say how far it all is. That
+	// alone is true whoever says it, and needs no lock.
 	err = onEach(ctx, a.homes, func(ctx context.Context, db *sql.DB, h *home) error {
+		applied, forget := a.appliedStmt(db), forgetStmts(h.rows)
+		if len(forget) == 0 {
+			return execAll(ctx, db, false, []*stmt{applied})
+		}
 		return a.inTx(ctx, db, shardsOf(h.rows), func(ctx context.Context, tx *sql.Tx) error {
 			if err := showNumbers(ctx, tx, a.batch.Datastore, h.held, true); err != nil {
 				return err
 			}
-			return a.exec(ctx, tx, append(forgetStmts(h.rows), a.appliedStmt(db)))
+			return a.exec(ctx, tx, append(forget, applied))
 		})
 	})
 	if err == nil && tellAll {

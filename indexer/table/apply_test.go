@@ -287,7 +287,8 @@ func TestThawedIndexerChangesNothing(t *testing.T) {
 			}
 			want := dump(t, w, ix)
 			close(thaw)
-			if err := <-done; !errors.Is(err, ErrRefused) {
+			// Later on it has nothing left to write that is not true.
+			if err := <-done; !errors.Is(err, ErrRefused) && (err != nil || point == "indexer/after-home") {
 				t.Errorf("thawed: %v, want ErrRefused", err)
 			}
 			if got := dump(t, w, ix); got != want {

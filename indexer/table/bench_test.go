@@ -91,3 +91,44 @@ func applyDirect(ctx context.Context, w *world, part indexer.Part) error {
 	}
 	return nil
 }
+
+// The time that one small batch of three indexes takes, as when cells trickle
+// in: what an index adds to a cell's way.
+func BenchmarkApplySmall(b *testing.B) {
+	for _, servers := range []int{1, 2} {
+		for _, batch := range []int{1, 40} {
+			b.Run(fmt.Sprintf("servers=%d/batch=%d", servers, batch), func(b *testing.B) {
+				const shards = 16
+				w := newWorld(b, shards, servers)
+				tables := newTables(b, w)
+				var indexes []*indexer.Index
+				for _, field := range []string{"driver_partner_uuid", "city_uuid", "rider"} {
+					ix := mustIndex(b, "by_"+field, indexdef.Column{Key: "BASE", Fields: []indexdef.Field{
+						{Name: field, Type: indexdef.UUID}, {Name: "trip_created_at", Type: indexdef.DateTime}, {Name: "fare", Type: indexdef.Decimal}}})
+					if _, err := tables.Ensure(b.Context(), ix); err != nil {
+						b.Fatal(err)
+					}
+					indexes = append(indexes, ix)
+				}
+				done, cpu := 0, w.cpu(b)
+				for b.Loop() {
+					b.StopTimer()
+					cells := benchCells(batch, shards, done)
+					b.StartTimer()
+					var parts []indexer.Part
+					for _, ix := range indexes {
+						part := indexer.Collect(ix, cells)
+						part.Progress = []indexer.Progress{{Topic: "trips.BASE", Partition: 0, Next: int64(done)}}
+						parts = append(parts, part)
+					}
+					if err := tables.Apply(b.Context(), indexer.Batch{Datastore: "trips", Parts: parts}); err != nil {
+						b.Fatal(err)
+					}
+					done += batch
+				}
+				b.ReportMetric(float64(done)/b.Elapsed().Seconds(), "cells/s")
+				b.ReportMetric(float64((w.cpu(b)-cpu).Microseconds())/float64(done), "server-µs/cell")
+			})
+		}
+	}
+}

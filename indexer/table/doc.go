@@ -29,6 +29,7 @@
 //	B  project  write the entry of every row that the batch touches
 //	C  remove   delete the entries under values that rows have left
 //	D  finish   forget the values removed; say how far all cells are applied
+//	            (which is most often all there is to do, in one statement)
 //
 // If one server has it all, the four are one transaction. A row that moves
 // from one value to another is thus visible under both for a moment, never

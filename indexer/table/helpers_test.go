@@ -3,6 +3,7 @@ package table
 import (
 	"context"
 	"database/sql"
+	"flag"
 	"fmt"
 	"os"
 	"strconv"
@@ -20,6 +21,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	// Each case is many transactions; the command line may ask for more.
+	if err := flag.Set("rapid.checks", "40"); err != nil {
+		panic(err)
+	}
 	code := m.Run()
 	kafkatest.Shutdown()
 	mysqltest.Stop()
