@@ -204,6 +204,10 @@ func (c *committer) item(ctx context.Context, it *item) error {
 	}
 	p.Columns[it.row.Column] = position.Column{Sequence: cellog.Sequence(it.seq), AddedID: it.row.AddedID}
 	p.newest[it.row.Column] = it.column
+	if it.merged != nil {
+		p.Columns[position.Merged] = position.Column{Sequence: cellog.Sequence(it.row.AddedID), AddedID: it.row.AddedID}
+		p.newest[position.Merged] = it.merged
+	}
 	c.published++
 	if len(c.careful) > 0 {
 		if err := c.session.Flush(ctx); err != nil {

@@ -53,6 +53,9 @@ func (p *Publisher) Repair(ctx context.Context, ds *cdc.Datastore, shard cellog.
 	r := repair{s: s, ds: ds, key: k, pos: at, cluster: *pos.Cluster, tails: make(map[string]tail), done: make(Repaired)}
 	r.cluster.TailerMark = ""
 	for column := range at.Columns {
+		if column == position.Merged {
+			continue
+		}
 		if err := s.Topic(ctx, ds, column); err != nil {
 			return nil, err
 		}
@@ -103,7 +106,9 @@ func (r *repair) scan(ctx context.Context, topic string, merged bool) (tail, err
 		if merged {
 			next = c.AddedID == t.addedID+1
 		}
-		if !next && (t.addedID > 0 || o.Start == 0) { // what lies before Start has expired
+		// What lies before Start has expired, and a merged topic begins where
+		// it was switched on.
+		if !next && (t.addedID > 0 || o.Start == 0 && !merged) {
 			return fmt.Errorf("%s, partition %d, offset %d: cell %s does not follow added_id %d: delete the topic and repair again",
 				topic, partition, f.Offset, c.ID(), t.addedID)
 		}
@@ -154,6 +159,7 @@ func (r *repair) publish(ctx context.Context, entities cdc.EntityReader) error {
 				if err := r.send(ctx, merged); err != nil {
 					return err
 				}
+				newest[position.Merged] = merged
 			}
 			if sent++; sent%repairCells == 0 {
 				if err := r.commit(ctx, newest, false); err != nil {
@@ -178,6 +184,10 @@ func (r *repair) commit(ctx context.Context, newest map[string]cdc.Message, last
 	}
 	c := cdc.Commit{Cluster: r.cluster}
 	if last {
+		if r.ds.Merged {
+			r.tails[position.Merged] = r.merged
+			r.pos.Columns[position.Merged] = position.Column{Sequence: cellog.Sequence(r.pos.Last), AddedID: r.pos.Last}
+		}
 		for column, at := range r.pos.Columns {
 			at.Offset = r.tails[column].offset
 			if m := newest[column]; m != nil {

@@ -17,7 +17,9 @@ func (s *session) Verify(ctx context.Context, shards map[cdc.ShardKey]cdc.Verify
 	var places []kafka.Place
 	for k, v := range shards {
 		for column, c := range v.Position.Columns {
-			places = append(places, s.place(k, v.Datastore, column, c))
+			if column != position.Merged || v.Datastore.Merged {
+				places = append(places, s.place(k, v.Datastore, column, c))
+			}
 		}
 	}
 	found, err := kafka.FetchAt(ctx, s.p.cfg.Kafka, places)
@@ -29,7 +31,15 @@ func (s *session) Verify(ctx context.Context, shards map[cdc.ShardKey]cdc.Verify
 	for k, v := range shards {
 		var res cdc.Verified
 		for column, c := range v.Position.Columns {
+			merged := column == position.Merged
+			if merged && !v.Datastore.Merged {
+				continue
+			}
 			pl := s.place(k, v.Datastore, column, c)
+			if merged && c.AddedID != v.Position.Last {
+				res.Err = s.lost(k, pl, fmt.Sprintf("the merged topic was off after added_id %d", c.AddedID))
+				continue
+			}
 			f, ok := found[pl]
 			if !ok {
 				expired, err := s.expired(ctx, starts, pl)
@@ -45,8 +55,8 @@ func (s *session) Verify(ctx context.Context, shards map[cdc.ShardKey]cdc.Verify
 			switch {
 			case err != nil:
 				res.Err = s.lost(k, pl, "another record is there")
-			case cell.Datastore != k.Datastore || cell.Shard != k.Shard || cell.Column != column ||
-				cell.AddedID != c.AddedID || cell.Sequence != c.Sequence:
+			case cell.Datastore != k.Datastore || cell.Shard != k.Shard || cell.AddedID != c.AddedID ||
+				!merged && (cell.Column != column || cell.Sequence != c.Sequence):
 				res.Err = s.lost(k, pl, "there is "+cell.ID())
 			case c.AddedID == v.Position.Last:
 				cell.Body = nil

@@ -32,9 +32,14 @@ type Shard struct {
 	First cellog.AddedID `json:"first_added_id"`
 	// Last is the last published added_id; all of 1 … Last are final.
 	Last cellog.AddedID `json:"last_added_id"`
-	// Columns has an entry per column that the shard has cells of.
+	// Columns has an entry per column that the shard has cells of, and one for
+	// the merged topic under the name Merged if the datastore has one.
 	Columns map[string]Column `json:"columns"`
 }
+
+// Merged is the entry of the merged topic among a shard's columns; no column
+// can have this name. Its sequence is the added_id.
+const Merged = "_all"
 
 // Column says where a shard's last record of a column is.
 type Column struct {
