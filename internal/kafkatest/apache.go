@@ -154,10 +154,10 @@ func (b *apache) start() error {
 		}
 		select {
 		case <-b.done:
-			return fmt.Errorf("Apache Kafka ended while starting:\n%s", b.logTail())
+			return fmt.Errorf("broker Apache Kafka ended while starting:\n%s", b.logTail())
 		case <-deadline.C:
 			b.end(syscall.SIGKILL)
-			return fmt.Errorf("Apache Kafka did not start within %v:\n%s", startTimeout, b.logTail())
+			return fmt.Errorf("broker Apache Kafka did not start within %v:\n%s", startTimeout, b.logTail())
 		case <-tick.C:
 		}
 	}
