@@ -27,7 +27,7 @@ type place struct {
 	base   string // the topic of column BASE
 }
 
-func broker(t *testing.T) place {
+func broker(t testing.TB) place {
 	t.Helper()
 	prefix := kafkatest.Prefix(t)
 	return place{kafka.Config{Addrs: kafkatest.Start(t).Addrs()}, prefix, cellog.TopicName(prefix, "trips", "BASE")}

@@ -102,7 +102,7 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 }
 
 // start runs a Runtime with one trigger; stop ends it.
-func start(t *testing.T, cfg place, fn triggers.Func, opts ...triggers.Option) (rt *triggers.Runtime, stop func()) {
+func start(t testing.TB, cfg place, fn triggers.Func, opts ...triggers.Option) (rt *triggers.Runtime, stop func()) {
 	t.Helper()
 	rt, err := triggers.New(triggers.Config{Kafka: cfg.kafka, Prefix: cfg.prefix, SessionTimeout: session, Drain: 5 * time.Second})
 	if err != nil {

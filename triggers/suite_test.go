@@ -107,7 +107,7 @@ func unwrap(d feed.Delivery) (*message.Message, error) {
 
 // writer writes cells to topics as a tailer would: in order, numbered.
 type writer struct {
-	t          *testing.T
+	t          testing.TB
 	adm        *kafka.Admin
 	partitions int
 
@@ -117,7 +117,7 @@ type writer struct {
 	next map[string]cellog.Sequence // by topic, shard and column
 }
 
-func newWriter(t *testing.T, cfg place) *writer {
+func newWriter(t testing.TB, cfg place) *writer {
 	t.Helper()
 	adm, err := kafka.NewAdmin(cfg.kafka)
 	if err != nil {
