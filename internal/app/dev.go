@@ -21,6 +21,8 @@ const readyTimeout = 60 * time.Second
 type DevConfig struct {
 	// Local are the private servers.
 	Local local.Config
+	// KafkaPrefix is the prefix of all topics, groups and transactional ids.
+	KafkaPrefix string
 	// Datastore is made if it is not there, with so many Shards.
 	Datastore string
 	Shards    int
@@ -233,7 +235,7 @@ func (d *Dev) Stop(ctx context.Context) error {
 // say.
 func (d *Dev) configuration() *config.Config {
 	cfg := config.Default()
-	cfg.Kafka.Brokers = d.local.KafkaAddrs()
+	cfg.Kafka.Brokers, cfg.Kafka.Prefix = d.local.KafkaAddrs(), d.cfg.KafkaPrefix
 	a := d.local.Accounts()
 	acc := func(user, password string) config.Account {
 		return config.Account{User: user, Password: config.NewSecret(password)}

@@ -27,6 +27,7 @@ type Tailers struct {
 	pools      *pools
 	tailers    map[string]*cdc.Tailer
 	publishers []*publish.Publisher
+	maxLag     time.Duration
 
 	mu      sync.Mutex
 	stopped bool
@@ -38,7 +39,7 @@ func NewTailers(cfg *config.Config, env Env) (*Tailers, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &Tailers{pools: p, tailers: map[string]*cdc.Tailer{}}
+	t := &Tailers{pools: p, tailers: map[string]*cdc.Tailer{}, maxLag: cfg.Admin.MaxLag}
 	for i := range cfg.Clusters {
 		c := &cfg.Clusters[i]
 		if !tails(cfg, c.Name) {
@@ -140,15 +141,19 @@ func (t *Tailers) Status() map[string]cdc.Status {
 	return out
 }
 
-// Ready returns nil while every cluster's stream flows and no shard is
-// stopped.
+// Ready returns nil while every cluster's stream flows, no further behind than
+// the configured lag, and no shard is stopped.
 func (t *Tailers) Ready(context.Context) error {
 	var errs []error
 	for name, tl := range t.tailers {
 		if err := tl.Ready(); err != nil {
 			errs = append(errs, fmt.Errorf("cluster %s: %w", name, err))
 		}
-		for shard, err := range tl.Status().Stopped {
+		s := tl.Status()
+		if s.Lag > t.maxLag {
+			errs = append(errs, fmt.Errorf("cluster %s: a heartbeat took %v from the master to Kafka", name, s.Lag.Round(time.Millisecond)))
+		}
+		for shard, err := range s.Stopped {
 			errs = append(errs, fmt.Errorf("shard %s is stopped: %w", shard, err))
 		}
 	}

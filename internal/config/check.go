@@ -65,11 +65,6 @@ func (k *checker) kafka(c *Kafka) {
 	if !topicPrefix.MatchString(c.Prefix) {
 		k.bad("kafka.prefix", "%.40q: want up to 100 letters, digits, dots, underscores or hyphens", c.Prefix)
 	}
-	k.number("kafka.replication", int64(c.Replication), 0, 32767)
-	k.number("kafka.min_isr", int64(c.MinISR), 0, 32767)
-	if c.Replication > 0 && c.MinISR > c.Replication {
-		k.bad("kafka.min_isr", "%d is more than kafka.replication %d: nothing could be written", c.MinISR, c.Replication)
-	}
 }
 
 func (k *checker) clusters(clusters []Cluster) {

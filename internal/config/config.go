@@ -16,7 +16,6 @@ type Config struct {
 	Limits     Limits      `yaml:"limits"`
 	Tailer     Tailer      `yaml:"tailer"`
 	Indexer    Indexer     `yaml:"indexer"`
-	Trigger    Trigger     `yaml:"trigger"`
 	Admin      Admin       `yaml:"admin"`
 	Log        Log         `yaml:"log"`
 }
@@ -27,12 +26,6 @@ type Kafka struct {
 	Brokers []string `yaml:"brokers"`
 	// Prefix stands before every topic's name. Default empty.
 	Prefix string `yaml:"prefix"`
-	// Replication is the replication factor of topics that cellog makes.
-	// Default 3 (1 on one broker); zero means the default.
-	Replication int `yaml:"replication"`
-	// MinISR is the min.insync.replicas of topics that cellog makes. Default
-	// 2 (1 on one broker); zero means the default.
-	MinISR int `yaml:"min_isr"`
 }
 
 // Cluster is one storage cluster: a master and its minions. Which node is
@@ -139,12 +132,6 @@ type Indexer struct {
 	// Schemas is the directory of index definitions, *.yml and *.yaml. A
 	// relative path is relative to the configuration. Default empty: no index.
 	Schemas string `yaml:"schemas"`
-}
-
-// Trigger runs functions on cells.
-type Trigger struct {
-	// Only names the compiled-in triggers to run. Default all.
-	Only []string `yaml:"only"`
 }
 
 // Admin is the port of operators and probes.

@@ -1,5 +1,5 @@
 // Package config reads the one configuration file that all roles share
-// (worker, tailer, indexer, trigger) and says exactly what is wrong with it.
+// (worker, tailer, indexer) and says exactly what is wrong with it.
 //
 //	cfg, err := config.Load("cellog.yml", os.Getenv)
 //
