@@ -87,7 +87,8 @@ type EntityReader interface {
 	// ReadEntity returns the cells of a shard with after < added_id, in order,
 	// at most limit of them and fewer if they are big, at least one if there
 	// is any; their bodies are as stored. Rows that are not there are not
-	// returned, which is no error.
+	// returned, which is no error; an error marked ErrShard says that a row is
+	// damaged.
 	ReadEntity(ctx context.Context, datastore string, shard cellog.ShardID, after cellog.AddedID, limit int) ([]cellog.Cell, error)
 	// Datastore returns a row of cellog_meta.datastores; ok is false if there
 	// is none.

@@ -279,6 +279,8 @@ func (c *committer) commit(ctx context.Context) error {
 	c.metrics.cells.Add(float64(c.published))
 	c.metrics.bytes.Add(float64(c.bytes))
 	c.queue.release(c.cells, c.cost)
+	_, waiting := c.queue.inFlight()
+	c.metrics.queueBytes.Set(float64(waiting))
 	c.onCommit(c.published, c.beats)
 	clear(c.touched)
 	c.beats, c.cells, c.published, c.cost, c.bytes, c.dirty = nil, 0, 0, 0, 0, false

@@ -13,14 +13,14 @@ type metrics struct {
 	filled       prometheus.Counter
 	skipped      prometheus.Counter
 	sessions     *prometheus.CounterVec
-	lag          prometheus.Gauge
+	lag          prometheus.GaugeFunc
 	beatFailures prometheus.Counter
 	stopped      prometheus.Gauge
 	queueBytes   prometheus.Gauge
 	standingBy   prometheus.Gauge
 }
 
-func newMetrics(reg prometheus.Registerer, cluster string) *metrics {
+func newMetrics(reg prometheus.Registerer, cluster string, lag func() float64) *metrics {
 	labels := prometheus.Labels{"cluster": cluster}
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help, ConstLabels: labels})
@@ -39,7 +39,8 @@ func newMetrics(reg prometheus.Registerer, cluster string) *metrics {
 		skipped: counter("cellog_cdc_cells_skipped_total", "Rows that the binlog repeated after a restart."),
 		sessions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cellog_cdc_sessions_total",
 			Help: "Ended sessions by reason: stopped, fenced, refused, not_open, no_node, failed.", ConstLabels: labels}, []string{"reason"}),
-		lag:          gauge("cellog_cdc_lag_seconds", "Age of the newest heartbeat when it was committed to Kafka."),
+		lag: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "cellog_cdc_lag_seconds", ConstLabels: labels,
+			Help: "Age of the newest heartbeat when it was committed to Kafka; it grows while the next one is overdue."}, lag),
 		beatFailures: counter("cellog_cdc_beat_failures_total", "Heartbeat rows that could not be written on the master."),
 		stopped:      gauge("cellog_cdc_shards_stopped", "Shards that are stopped by an error and need an operator."),
 		queueBytes:   gauge("cellog_cdc_queue_bytes", "Memory of the cells that are read and not yet committed, about."),

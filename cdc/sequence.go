@@ -259,6 +259,10 @@ func (s *sequencer) fill(ctx context.Context, k ShardKey, st *shardState, upTo c
 	deadline := time.Now().Add(s.fillWait)
 	for st.last < upTo && !st.stopped {
 		cells, err := s.entities.ReadEntity(ctx, k.Datastore, k.Shard, st.last, fillPage)
+		if errors.Is(err, ErrShard) {
+			s.halt(k, st, err)
+			return nil
+		}
 		if err != nil {
 			return fmt.Errorf("read %s.entity after %d: %w", k, st.last, err)
 		}

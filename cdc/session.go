@@ -245,7 +245,16 @@ func (t *Tailer) check(ctx context.Context, sess Session, node Node, seq *sequen
 		if v.Last.AddedID == 0 {
 			continue // expired in Kafka: nothing to compare
 		}
-		g.Go(func() error { return t.compare(ctx, node, k, &v.Last) })
+		g.Go(func() error {
+			err := t.compare(ctx, node, k, &v.Last)
+			if errors.Is(err, ErrShard) {
+				mu.Lock()
+				stops[k] = err
+				mu.Unlock()
+				return nil
+			}
+			return err
+		})
 	}
 	return stops, g.Wait()
 }
@@ -378,7 +387,6 @@ func (t *Tailer) committed(cells int, beats []Beat) {
 	for _, b := range beats {
 		if b.Cluster != "" {
 			t.status.LastBeat, t.status.Lag = now, now.Sub(b.WrittenAt)
-			t.metrics.lag.Set(t.status.Lag.Seconds())
 		}
 	}
 }

@@ -39,7 +39,8 @@ type Status struct {
 	// Cells is how many cells this tailer has published since New.
 	Cells int64
 	// LastBeat is when the last heartbeat arrived in Kafka over the whole
-	// path, and Lag how old it was then.
+	// path. Lag is how old it was then, and more once the next one is overdue;
+	// zero while no heartbeat has arrived at all.
 	LastBeat time.Time
 	Lag      time.Duration
 	// Err is why the last session ended, nil while streaming.
@@ -52,12 +53,14 @@ func New(cfg Config) (*Tailer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Tailer{
-		cfg: cfg, metrics: newMetrics(cfg.Registerer, cfg.Cluster),
+	t := &Tailer{
+		cfg:   cfg,
 		stops: make(map[ShardKey]Stop), refused: make(map[ShardKey]Stop),
 		careful: make(map[ShardKey]cellog.AddedID),
 		status:  Status{State: "starting"},
-	}, nil
+	}
+	t.metrics = newMetrics(cfg.Registerer, cfg.Cluster, func() float64 { return t.Status().Lag.Seconds() })
+	return t, nil
 }
 
 // Start runs the tailer in the background and returns at once. Starting a
@@ -169,6 +172,9 @@ func (t *Tailer) Status() Status {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.status
+	if late := time.Since(s.LastBeat) - 2*t.cfg.BeatEvery; !s.LastBeat.IsZero() && late > 0 {
+		s.Lag += late // the stream stands still, so its lag grows
+	}
 	s.Stopped = make(map[ShardKey]error, len(t.stops))
 	for k, v := range t.stops {
 		s.Stopped[k] = v.Err

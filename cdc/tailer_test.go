@@ -94,6 +94,9 @@ func TestReadinessFollowsTheHeartbeats(t *testing.T) {
 		if err := tl.Ready(); err == nil || !strings.Contains(err.Error(), "stands still") {
 			t.Errorf("ready although nothing flows: %v", err)
 		}
+		if lag := tl.Status().Lag; lag < 4*time.Second || lag > 8*time.Second {
+			t.Errorf("lag %s", lag)
+		}
 		// Another tailer still sees that this one lives.
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 		defer cancel()

@@ -15,6 +15,7 @@ import (
 	"github.com/cellog/cellog/cdc/publish"
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/storage"
 	"github.com/cellog/cellog/storage/mysql"
 )
 
@@ -284,7 +285,11 @@ func (e entities) heads(ctx context.Context, shards []cdc.ShardKey, f func(cdc.H
 
 // ReadEntity reads a shard's cells in order.
 func (e entities) ReadEntity(ctx context.Context, datastore string, shard cellog.ShardID, after cellog.AddedID, limit int) ([]cellog.Cell, error) {
-	return mysql.ReadEntity(ctx, e.db, datastore, shard, after, limit)
+	cells, err := mysql.ReadEntity(ctx, e.db, datastore, shard, after, limit)
+	if errors.Is(err, storage.ErrDamaged) {
+		return nil, fmt.Errorf("%w: %w", cdc.ErrShard, err)
+	}
+	return cells, err
 }
 
 // Datastore reads what the server records about a datastore.
