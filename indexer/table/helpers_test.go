@@ -42,7 +42,7 @@ type world struct {
 	shards int
 	dbs    []*sql.DB // as the indexer
 	admin  []*sql.DB
-	pids   []int
+	nodes  []*mysqltest.Node
 	epoch  cellog.Epoch
 }
 
@@ -74,7 +74,7 @@ func newWorld(t testing.TB, shards, servers int) *world {
 		n.CreateSomeShards(t, "trips", shards, here)
 		w.dbs = append(w.dbs, n.As(t, mysqltest.Accounts.Indexer, ""))
 		w.admin = append(w.admin, n.DB(t, ""))
-		w.pids = append(w.pids, n.PID())
+		w.nodes = append(w.nodes, n)
 	}
 	return w
 }
@@ -157,8 +157,8 @@ func (w *world) clear(t testing.TB, ix *indexer.Index) {
 func (w *world) cpu(t testing.TB) time.Duration {
 	t.Helper()
 	ticks := 0
-	for _, pid := range w.pids {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	for _, n := range w.nodes {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", n.PID()))
 		if err != nil {
 			t.Fatal(err)
 		}

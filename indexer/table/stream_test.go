@@ -81,9 +81,9 @@ func (s *topics) flush() {
 }
 
 // run runs an indexer until stop is called.
-func (s *topics) run(tables indexer.Tables, ix *indexer.Index) (stop func()) {
+func (s *topics) run(tables indexer.Tables, indexes ...*indexer.Index) (stop func()) {
 	s.t.Helper()
-	x, err := indexer.New(indexer.Config{Kafka: s.cfg, TopicPrefix: s.prefix, Tables: tables, Indexes: []*indexer.Index{ix}, SessionTimeout: 6 * time.Second})
+	x, err := indexer.New(indexer.Config{Kafka: s.cfg, TopicPrefix: s.prefix, Tables: tables, Indexes: indexes, SessionTimeout: 6 * time.Second})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -250,6 +250,40 @@ func TestStreamWithFailures(t *testing.T) {
 			t.Errorf("shard %d: %d home rows have removals left, %v", sh, n, err)
 		}
 	}
+}
+
+// A server is killed, with kill -9, again and again while cells come in.
+func TestServerIsKilled(t *testing.T) {
+	w := newWorld(t, shards, 2)
+	ix := twoColumns(t, "killed")
+	s := newStream(t)
+	s.topic("BASE")
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 5))
+	tables := newTables(t, w)
+	stop := s.run(tables, ix)
+	defer stop()
+	waitTables(t, tables, ix)
+	victim := w.nodes[1] // the first is shared with other tests
+	for range 3 {
+		for i := range 10 {
+			for range 40 {
+				row := uuid.NewSHA1(uuid.NameSpaceOID, []byte{byte(rnd.IntN(50))})
+				s.put(row, "BASE", cellog.RefKey(len(s.cells)), fmt.Sprintf(`{"driver":"%d","fare":1}`, rnd.IntN(6)))
+			}
+			s.flush()
+			if i == 5 {
+				victim.Kill()
+			}
+		}
+		victim.Restart(t)
+		// The pool of the node's root died with it.
+		if _, err := w.admin[1].Exec("SET GLOBAL read_only = OFF"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.waitClean(tables, ix)
 }
 
 // waitTables waits until an indexer has made the index's tables.
