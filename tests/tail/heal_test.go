@@ -389,6 +389,22 @@ func TestBrokerRestart(t *testing.T) {
 	}
 }
 
+func TestServerKilledWhileItIsRead(t *testing.T) {
+	r := newRig(t, mysqltest.Start(t), 2)
+	rnd := seeded(t)
+	tl := r.run(t, nil)
+	for range 2 {
+		r.putSome(t, rnd, 400)
+		r.node.Kill()
+		r.node.Restart(t)
+		r.exec(t, "SET GLOBAL read_only = 0")
+		r.putSome(t, rnd, 50)
+		r.waitDrained(t, 60*time.Second)
+		r.mustBeClean(t)
+	}
+	waitFor(t, 10*time.Second, tl.Ready)
+}
+
 func TestNodesTakeOverFromEachOther(t *testing.T) {
 	set := mysqltest.Cluster(t, 2)
 	r := newRig(t, set.Master, 2)
