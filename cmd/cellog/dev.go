@@ -26,7 +26,7 @@ const devStopTimeout = 30 * time.Second
 
 // devFlags are the flags of dev, which demo shares.
 type devFlags struct {
-	dataDir, mysql, mysqld, kafka, datastore, listen, admin, schemas, readyFile, logLevel string
+	dataDir, mysql, mysqld, kafka, prefix, datastore, listen, admin, schemas, readyFile, logLevel string
 	shards, clusters, minions                                                             int
 	merged                                                                                bool
 }
@@ -40,6 +40,7 @@ func (d *devFlags) add(cmd *cobra.Command) {
 	f.StringVar(&d.mysql, "mysql", "auto", "flavour of the servers: auto, mariadb or mysql")
 	f.StringVar(&d.mysqld, "mysqld", "", "path of the server's binary (default: looked for)")
 	f.StringVar(&d.kafka, "kafka", "embedded", "embedded, or HOST:PORT,… of brokers that run already")
+	f.StringVar(&d.prefix, "kafka-prefix", "", "prefix of all topics, groups and transactional ids")
 	f.StringVar(&d.datastore, "datastore", "trips", "the datastore to make")
 	f.StringVar(&d.listen, "listen", config.Default().Worker.Listen, "address of the HTTP API")
 	f.StringVar(&d.admin, "admin-listen", config.Default().Admin.Listen, "address of /livez, /readyz and /metrics")
@@ -89,7 +90,7 @@ func (d *devFlags) config(stderr io.Writer) app.DevConfig {
 	log := obs.NewLogger(stderr, obs.LogConfig{Level: d.logLevel})
 	return app.DevConfig{
 		Local:     local.Config{DataDir: d.dataDir, Clusters: d.clusters, Minions: &minions, Flavour: mysqlserver.Flavour(d.mysql), Binary: mysqld, KafkaBrokers: brokers, Logger: log},
-		Datastore: d.datastore, Shards: d.shards, Listen: d.listen, AdminListen: d.admin, Schemas: d.schemas, MergedTopic: d.merged,
+		KafkaPrefix: d.prefix, Datastore: d.datastore, Shards: d.shards, Listen: d.listen, AdminListen: d.admin, Schemas: d.schemas, MergedTopic: d.merged,
 		// Files of an earlier run speak of servers that are gone.
 		Owned: d.removeReady,
 		Env:   app.Env{Log: log},
