@@ -5,6 +5,7 @@
 //   - body: a cell's body as stored (format byte, CRC-32C, payload).
 //   - record: a cell as a Kafka record with CloudEvents headers.
 //   - position: the records of the positions topics.
+//   - heartbeat: the records of the heartbeats topic.
 //   - indexdef: the YAML definition of a secondary index.
 //   - sqlfiles: the DDL, as migrations.
 //   - openapi: the description of the HTTP API.
