@@ -238,12 +238,11 @@ func TestStrangePositionsAreRefused(t *testing.T) {
 
 func TestRepairRefusesWhatItCannotMend(t *testing.T) {
 	p := newPublisher(t)
-	s, _ := openSession(t, p)
 	e := newTable(t, "BASE", "STATUS", "BASE")
 	if _, err := p.Repair(t.Context(), trips, 1, e); err == nil {
 		t.Error("repaired a shard of which nothing was published")
 	}
-	s, _ = openSession(t, p)
+	s, _ := openSession(t, p)
 	publishAll(t, s, e)
 	// The merged topic is gone.
 	merged := cellog.MergedTopicName(p.cfg.Prefix, "trips")
