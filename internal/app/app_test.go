@@ -217,6 +217,11 @@ func TestRolesTogether(t *testing.T) {
 	if total != 200 {
 		t.Errorf("the logs have %d final cells", total)
 	}
+	plantIndexFault(t, cfg)
+	report, err = Verify(ctx, cfg, env, "trips", verify.Config{Wait: 300 * time.Millisecond})
+	if err != nil || report.Clean() || report.Indexes[0] != (verify.Index{Name: "driver_index", Entries: 199, Missing: 1}) {
+		t.Errorf("an index row is gone: %+v, %v", report, err)
+	}
 	d, err := Describe(ctx, cfg, env, "trips")
 	if err != nil || d.Shards != 4 || len(d.Routes) != 4 || d.Routes[1].Cluster != "c1" || len(d.Columns) != 1 {
 		t.Errorf("%+v, %v", d, err)
@@ -226,6 +231,33 @@ func TestRolesTogether(t *testing.T) {
 			t.Errorf("doctor: %+v", f)
 		}
 	}
+}
+
+// plantIndexFault removes one index entry behind the indexer's back.
+func plantIndexFault(t *testing.T, cfg *config.Config) {
+	t.Helper()
+	for i := range cfg.Clusters {
+		c := &cfg.Clusters[i]
+		node, _, err := master(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		db, err := openAdmin(c, node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		for s := i; s < 4; s += len(cfg.Clusters) {
+			res, err := db.ExecContext(t.Context(), "DELETE FROM `"+cellog.DatabaseName("trips", cellog.ShardID(s))+"`.idx_driver_index LIMIT 1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n, err := res.RowsAffected(); err == nil && n == 1 {
+				return
+			}
+		}
+	}
+	t.Fatal("no index entry to remove")
 }
 
 // A role that runs by itself has its probes up while its servers are away,
