@@ -1,0 +1,249 @@
+package latency
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/ingest/client"
+	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/triggers"
+)
+
+// probeEvery says that one of so many puts is looked up in the index.
+const probeEvery = 100
+
+// warmUp is left out of the figures: topics and tables are made then.
+const warmUp = 3 * time.Second
+
+func setting(tb testing.TB, name string, def int) int {
+	s := os.Getenv(name)
+	if s == "" {
+		return def
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 1 {
+		tb.Fatalf("%s=%q: want a positive number", name, s)
+	}
+	return n
+}
+
+// startDev builds and starts cellog dev; it ends with the benchmark.
+func startDev(tb testing.TB) (httpURL string, brokers []string) {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "bench")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { os.RemoveAll(dir) })
+	bin, ready := filepath.Join(dir, "cellog"), filepath.Join(dir, "ready.json")
+	if out, err := exec.Command("go", "build", "-o", bin, "github.com/cellog/cellog/cmd/cellog").CombinedOutput(); err != nil {
+		tb.Fatalf("build: %v\n%s", err, out)
+	}
+	args := []string{"dev", "--data-dir", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
+		"--schemas", "testdata/schemas", "--ready-file", ready, "--log-level", "error"}
+	if f := os.Getenv("CELLOG_TEST_FLAVOUR"); f != "" {
+		args = append(args, "--mysql", f)
+	}
+	cmd := exec.Command(bin, append(args, strings.Fields(os.Getenv("CELLOG_BENCH_FLAGS"))...)...)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }()
+	tb.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGINT) // it may have ended
+		if err := <-exited; err != nil {
+			tb.Errorf("cellog dev: %v", err)
+		}
+	})
+	for limit := time.Now().Add(2 * time.Minute); ; {
+		var r struct {
+			HTTP  string
+			Kafka []string
+		}
+		b, err := os.ReadFile(ready)
+		if err == nil && json.Unmarshal(b, &r) == nil {
+			return r.HTTP, r.Kafka
+		}
+		if time.Now().After(limit) {
+			tb.Fatal("cellog dev is not ready after two minutes")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// times collects durations from many goroutines.
+type times struct {
+	mu  sync.Mutex
+	all []time.Duration
+}
+
+func (t *times) add(d time.Duration) {
+	t.mu.Lock()
+	t.all = append(t.all, d)
+	t.mu.Unlock()
+}
+
+func (t *times) report(b *testing.B, name string) {
+	b.Helper()
+	slices.Sort(t.all)
+	if len(t.all) == 0 {
+		b.Fatalf("%s: nothing measured", name)
+	}
+	at := func(q float64) float64 {
+		return float64(t.all[min(len(t.all)-1, int(q*float64(len(t.all))))].Microseconds()) / 1000
+	}
+	b.ReportMetric(at(.50), name+"-p50-ms")
+	b.ReportMetric(at(.99), name+"-p99-ms")
+	b.Logf("%-8s %6d  p50 %.1f  p90 %.1f  p99 %.1f  max %.1f ms", name, len(t.all), at(.50), at(.90), at(.99), at(1))
+}
+
+func BenchmarkLatency(b *testing.B) {
+	rate, length := setting(b, "CELLOG_BENCH_RATE", 2000), time.Duration(setting(b, "CELLOG_BENCH_SECONDS", 10))*time.Second
+	base, brokers := startDev(b)
+	for b.Loop() {
+		measure(b, rate, length, base, brokers)
+	}
+}
+
+func measure(b *testing.B, rate int, length time.Duration, base string, brokers []string) {
+	c, err := client.New(client.Config{URLs: []string{base}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Close()
+	var put, trigger, index, late times
+	var answered, started sync.Map // row -> time
+	pair := func(mine, other *sync.Map, row uuid.UUID, now time.Time) (time.Time, bool) {
+		mine.Store(row, now)
+		t, ok := other.Load(row)
+		if !ok {
+			return time.Time{}, false
+		}
+		return t.(time.Time), true
+	}
+	began := time.Now()
+	counts := func(now time.Time) bool { return now.Sub(began) > warmUp }
+	rt, err := triggers.New(triggers.Config{Kafka: kafka.Config{Addrs: brokers}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var seen sync.Map
+	err = rt.On("trips", "BASE", "bench", func(_ context.Context, cell cellog.Cell) error {
+		now := time.Now()
+		if _, again := seen.LoadOrStore(cell.Row, true); again {
+			return nil
+		}
+		// A trigger may start before the put's answer has reached its client:
+		// that is no lag, and counts as zero.
+		if at, ok := pair(&started, &answered, cell.Row, now); ok && counts(at) {
+			trigger.add(now.Sub(at))
+		}
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), length+warmUp+30*time.Second)
+	defer cancel()
+	ran := make(chan error, 1)
+	go func() { ran <- rt.Run(ctx) }()
+	<-rt.Running()
+
+	var wg sync.WaitGroup
+	var failures sync.Map
+	began = time.Now()
+	n := int(float64(rate) * (length + warmUp).Seconds())
+	for i := range n {
+		due := began.Add(time.Duration(float64(i) / float64(rate) * float64(time.Second)))
+		time.Sleep(time.Until(due))
+		wg.Go(func() {
+			row, driver := uuid.New(), uuid.New()
+			body := fmt.Appendf(nil, `{"driver":"%s","n":%d,"pickup":"2019-03-23T20:21:09Z","dropoff":"2019-03-23T20:27:24Z","fare":7.0,"tip":2.15,"total":12.95,"color":"yellow",`+
+				`"payment":"credit card","pickup_zone":"Lenox Hill West","dropoff_zone":"UN/Turtle Bay South","pickup_borough":"Manhattan","dropoff_borough":"Manhattan"}`, driver, i)
+			sent := time.Now()
+			if _, err := c.Put(ctx, "trips", cellog.Put{Key: cellog.Key{Row: row, Column: "BASE", Ref: 1}, Body: body}); err != nil {
+				failures.Store(err.Error(), true)
+				return
+			}
+			now := time.Now()
+			if counts(now) {
+				put.add(now.Sub(sent))
+				late.add(sent.Sub(due))
+			}
+			if _, ok := pair(&answered, &started, row, now); ok && counts(now) {
+				trigger.add(0)
+			}
+			if i%probeEvery == 0 {
+				if err := untilIndexed(ctx, c, driver); err != nil {
+					failures.Store(err.Error(), true)
+				} else if counts(now) {
+					index.add(time.Since(now))
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for limit := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		all := true
+		answered.Range(func(row, _ any) bool {
+			_, all = started.Load(row)
+			return all
+		})
+		if all {
+			break
+		}
+		if time.Now().After(limit) {
+			b.Fatal("the trigger has not seen every cell after 20 s")
+		}
+	}
+	cancel()
+	if err := <-ran; err != nil {
+		b.Fatal(err)
+	}
+	failures.Range(func(err, _ any) bool {
+		b.Error(err)
+		return true
+	})
+	put.report(b, "put")
+	trigger.report(b, "trigger")
+	index.report(b, "index")
+	late.report(b, "late") // of the load itself: how overloaded the machine is
+}
+
+// untilIndexed asks the index until it has the driver's trip.
+func untilIndexed(ctx context.Context, c *client.Client, driver uuid.UUID) error {
+	q := url.Values{"driver": {driver.String()}}
+	for ctx.Err() == nil {
+		raw, err := c.IndexQuery(ctx, "trips", "driver_index", q)
+		if err != nil {
+			return err
+		}
+		var page struct{ Entries []json.RawMessage }
+		if err := json.Unmarshal(raw, &page); err != nil {
+			return err
+		}
+		if len(page.Entries) > 0 {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return ctx.Err()
+}
