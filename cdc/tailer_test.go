@@ -158,11 +158,60 @@ func TestTwoTailersThatStartTogetherSettle(t *testing.T) {
 		for _, tl := range tailers {
 			states[tl.Status().State]++
 		}
-		if n := k.published(t, shard0); n != 3 || k.opens() > 6 || states["streaming"] != 1 || states["standing-by"] != 2 {
+		if n := k.published(t, shard0); n != 3 || k.opens() > 3 || states["streaming"] != 1 || states["standing-by"] != 2 {
 			t.Errorf("%d published, opened %d times, %v", n, k.opens(), states)
 		}
 		for _, tl := range tailers {
 			mustStop(t, tl)
+		}
+	})
+}
+
+func TestTailerThatLooksForLongIsNotTakenForDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, s := newFakeKafka(), newFakeServer()
+		k.slow = 20 * time.Second
+		first, second := newFakeTailer(t, k, s, nil), newFakeTailer(t, k, s, nil)
+		if err := first.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Second)
+		if err := second.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Second)
+		if a, b := first.Status().State, second.Status().State; a != "streaming" || b != "standing-by" || k.opens() != 1 {
+			t.Errorf("%s and %s, opened %d times", a, b, k.opens())
+		}
+		mustStop(t, first)
+		mustStop(t, second)
+	})
+}
+
+// The binlog is read again from before a cell that could not be published.
+func TestDamagedBodyIsMetAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, s := newFakeKafka(), newFakeServer()
+		s.put(shard0, "BASE", 3)
+		s.put(shard1, "BASE", 1)
+		s.mu.Lock()
+		s.binlog[0].Changes[0].Rows[1].Body = []byte("rubbish")
+		s.mu.Unlock()
+		for range 3 {
+			tl := newFakeTailer(t, k, s, nil)
+			if err := tl.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Second)
+			s.put(shard1, "BASE", 1)
+			time.Sleep(10 * time.Second)
+			if st := tl.Status(); len(st.Stopped) != 1 || !errors.Is(st.Stopped[shard0], ErrShard) {
+				t.Errorf("stopped: %v", st.Stopped)
+			}
+			mustStop(t, tl)
+		}
+		if a, b := k.published(t, shard0), k.published(t, shard1); a != 1 || b != 4 {
+			t.Errorf("%d and %d published", a, b)
 		}
 	})
 }
