@@ -23,6 +23,8 @@ type Indexer struct {
 	cfg Config
 	m   *metrics
 
+	beats feed.Heartbeats
+
 	mu    sync.Mutex
 	feeds map[*Index]*feed.Feed
 	ran   bool
@@ -34,7 +36,9 @@ func New(cfg Config) (*Indexer, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	return &Indexer{cfg: cfg, m: newMetrics(cfg.Registerer), feeds: map[*Index]*feed.Feed{}}, nil
+	x := &Indexer{cfg: cfg, feeds: map[*Index]*feed.Feed{}}
+	x.m = newMetrics(cfg.Registerer, x.Lag)
+	return x, nil
 }
 
 // Group returns the consumer group of an index.
@@ -55,6 +59,10 @@ func (x *Indexer) Run(ctx context.Context) error {
 	if ran {
 		return errors.New("indexer: Run was called before")
 	}
+	var following sync.WaitGroup
+	follow, unfollow := context.WithCancel(ctx)
+	following.Go(func() { x.beats.Follow(follow, x.cfg.Kafka, x.cfg.TopicPrefix, x.cfg.Logger) })
+	defer func() { unfollow(); following.Wait() }()
 	// The appliers outlive ctx: feeds hand out and wait for what is in hand.
 	applying, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var appliers sync.WaitGroup
@@ -165,11 +173,11 @@ func (x *Indexer) handle(ctx context.Context, ix *Index, a *applier, b feed.Batc
 	x.m.cells.WithLabelValues(ix.datastore, ix.name).Add(float64(c.Cells))
 	x.m.mismatches.WithLabelValues(ix.datastore, ix.name).Add(float64(c.Mismatches))
 	x.m.rows.WithLabelValues(ix.datastore, ix.name).Add(float64(len(part.Rows)))
-	lag := x.m.lag.WithLabelValues(ix.datastore, ix.name)
+	visible := x.m.visible.WithLabelValues(ix.datastore, ix.name)
 	if n := len(b.Cells); n > 0 {
-		lag.Observe(time.Since(b.Cells[n-1].CreatedAt).Seconds())
+		visible.Observe(time.Since(b.Cells[n-1].CreatedAt).Seconds())
 		if n > 1 {
-			lag.Observe(time.Since(b.Cells[0].CreatedAt).Seconds())
+			visible.Observe(time.Since(b.Cells[0].CreatedAt).Seconds())
 		}
 	}
 	return x.note(ctx, ix, catch, b.Partition, b.Next)
@@ -202,17 +210,26 @@ func (x *Indexer) Err() error {
 	return err
 }
 
-// Oldest returns the creation time of the oldest cell that was read and is not
-// in all its indexes yet; ok is false when there is none.
-func (x *Indexer) Oldest() (oldest time.Time, ok bool) {
+// Lag returns, per index (datastore/name), the age of the oldest cell that was
+// read and is not in the index yet or, when there is none, of the newest
+// heartbeat that came through Kafka from every cluster; so it is true when
+// idle and when anything before it is stuck. It has no entry for an index
+// while no heartbeat was seen and nothing is unfinished.
+func (x *Indexer) Lag() map[string]time.Duration {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, f := range x.feeds {
-		if t, has := f.Oldest(); has && (!ok || t.Before(oldest)) {
-			oldest, ok = t, true
+	now := time.Now()
+	lags := make(map[string]time.Duration)
+	for ix, f := range x.feeds {
+		since, known := x.beats.Oldest()
+		if t, ok := f.Oldest(); ok && (!known || t.Before(since)) {
+			since, known = t, true
+		}
+		if known {
+			lags[ix.String()] = max(0, now.Sub(since))
 		}
 	}
-	return oldest, ok
+	return lags
 }
 
 // pause waits, longer with each failure, up to 5 s; false when ctx ended.

@@ -24,7 +24,7 @@ type Runtime struct {
 	ran      bool
 	triggers []*trigger
 	subs     map[string]*Subscriber // by trigger name, once Run has begun
-	beats    heartbeats
+	beats    feed.Heartbeats
 	running  chan struct{}
 }
 
@@ -106,7 +106,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 
 	var following sync.WaitGroup
 	follow, stop := context.WithCancel(ctx)
-	following.Go(func() { r.beats.follow(follow, r.cfg) })
+	following.Go(func() { r.beats.Follow(follow, r.cfg.Kafka, r.cfg.Prefix, r.cfg.Logger) })
 	defer following.Wait()
 	defer stop()
 	go func() {
@@ -174,7 +174,7 @@ func (r *Runtime) Lag() map[string]time.Duration {
 	now := time.Now()
 	lags := make(map[string]time.Duration)
 	for name, sub := range r.subs {
-		since, known := r.beats.oldest()
+		since, known := r.beats.Oldest()
 		for _, f := range sub.feeds() {
 			if t, ok := f.Oldest(); ok && (!known || t.Before(since)) {
 				since, known = t, true

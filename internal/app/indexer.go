@@ -134,8 +134,10 @@ func (x *Indexer) Ready(context.Context) error {
 	if err := x.indexer.Err(); err != nil {
 		return err
 	}
-	if oldest, ok := x.indexer.Oldest(); ok && time.Since(oldest) > x.maxLag {
-		return fmt.Errorf("an index is %v behind", time.Since(oldest).Round(time.Millisecond))
+	for name, lag := range x.indexer.Lag() {
+		if lag > x.maxLag {
+			return fmt.Errorf("the index %s is %v behind", name, lag.Round(time.Millisecond))
+		}
 	}
 	return nil
 }
