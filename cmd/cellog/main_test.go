@@ -66,6 +66,9 @@ func waitFile(ts *testscript.TestScript, neg bool, args []string) {
 func TestHelp(t *testing.T) {
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
+		if c.Hidden {
+			return
+		}
 		if c.Short == "" {
 			t.Errorf("%s has no short help", c.CommandPath())
 		}

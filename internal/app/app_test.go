@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"go.uber.org/goleak"
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/ingest/client"
@@ -25,7 +26,18 @@ import (
 	"github.com/cellog/cellog/internal/verify"
 )
 
-func TestMain(m *testing.M) { mysqltest.Main(m) }
+func TestMain(m *testing.M) {
+	code := m.Run()
+	mysqltest.Stop()
+	kafkatest.Shutdown()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
 
 const definition = `table: driver_index
 datastore: trips
@@ -42,6 +54,7 @@ func configuration(t *testing.T, clusters int) *config.Config {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Kafka.Brokers = kafkatest.Start(t).Addrs()
+	cfg.Kafka.Prefix = kafkatest.Prefix(t) // Apache Kafka is shared by the tests
 	cfg.Worker.Listen, cfg.Admin.Listen = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.Tailer.HeartbeatInterval = 100 * time.Millisecond
 	cfg.Indexer.Schemas = t.TempDir()
