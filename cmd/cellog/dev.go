@@ -27,8 +27,8 @@ const devStopTimeout = 30 * time.Second
 // devFlags are the flags of dev, which demo shares.
 type devFlags struct {
 	dataDir, mysql, mysqld, kafka, prefix, datastore, listen, admin, schemas, readyFile, logLevel string
-	shards, clusters, minions                                                             int
-	merged                                                                                bool
+	shards, clusters, minions                                                                     int
+	merged                                                                                        bool
 }
 
 func (d *devFlags) add(cmd *cobra.Command) {
@@ -89,7 +89,7 @@ func (d *devFlags) config(stderr io.Writer) app.DevConfig {
 	minions := d.minions
 	log := obs.NewLogger(stderr, obs.LogConfig{Level: d.logLevel})
 	return app.DevConfig{
-		Local:     local.Config{DataDir: d.dataDir, Clusters: d.clusters, Minions: &minions, Flavour: mysqlserver.Flavour(d.mysql), Binary: mysqld, KafkaBrokers: brokers, Logger: log},
+		Local:       local.Config{DataDir: d.dataDir, Clusters: d.clusters, Minions: &minions, Flavour: mysqlserver.Flavour(d.mysql), Binary: mysqld, KafkaBrokers: brokers, Logger: log},
 		KafkaPrefix: d.prefix, Datastore: d.datastore, Shards: d.shards, Listen: d.listen, AdminListen: d.admin, Schemas: d.schemas, MergedTopic: d.merged,
 		// Files of an earlier run speak of servers that are gone.
 		Owned: d.removeReady,
