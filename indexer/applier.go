@@ -87,7 +87,10 @@ func (a *applier) applyAll(ctx context.Context, requests []request) error {
 	var err error
 	for failures := 1; failures <= attempts; failures++ {
 		begin := time.Now()
-		if err = a.x.cfg.Tables.Apply(ctx, b); err == nil {
+		try, cancel := context.WithTimeout(ctx, a.x.cfg.ApplyTimeout)
+		err = a.x.cfg.Tables.Apply(try, b)
+		cancel()
+		if err == nil {
 			a.x.m.applySeconds.WithLabelValues(a.datastore).Observe(time.Since(begin).Seconds())
 			return nil
 		}

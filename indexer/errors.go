@@ -10,7 +10,7 @@ import (
 // definition. Give the new definition a new table name.
 var ErrDefinition = errors.New("the index exists with another definition")
 
-// Error is a query that was refused. It carries what the HTTP API answers.
+// Error is a query that was refused or could not be answered. It carries what the HTTP API answers.
 type Error struct {
 	code   string
 	status int
@@ -26,7 +26,7 @@ func (e *Error) Code() string { return e.code }
 // Status returns the HTTP status.
 func (e *Error) Status() int { return e.status }
 
-// The codes of refused queries.
+// The codes of queries that got no answer.
 const (
 	CodeUnknownIndex      = "unknown_index"
 	CodeMissingShardField = "missing_shard_field"
@@ -37,7 +37,14 @@ const (
 	CodeBadCursor         = "bad_cursor"
 	CodeBadRead           = "bad_read"
 	CodeIndexNotMade      = "index_not_made"
+	CodeUnavailable       = "unavailable"
 )
+
+// Unavailable returns the error of a query that no node could answer.
+func Unavailable(ix *Index) error {
+	return &Error{code: CodeUnavailable, status: http.StatusServiceUnavailable,
+		text: fmt.Sprintf("no node could answer for the index %s; try again", ix)}
+}
 
 // NotMade returns the error of a query whose index has no tables yet, because
 // no indexer has run with its definition.

@@ -39,6 +39,10 @@ type extractor struct {
 	wrong   int
 }
 
+// maxPooled is the largest buffer that is kept for the next body: a few bodies
+// of megabytes must not hold memory for ever.
+const maxPooled = 1 << 20
+
 // Bodies were checked when they were put: looking for duplicate names again
 // would only cost time.
 var extractors = sync.Pool{New: func() any {
@@ -56,7 +60,11 @@ func (ix *Index) Extract(column int, body []byte, out []Value) (mismatches int) 
 		fields[i] = Value{}
 	}
 	e := extractors.Get().(*extractor)
-	defer extractors.Put(e)
+	defer func() {
+		if e.buf.Cap() <= maxPooled {
+			extractors.Put(e)
+		}
+	}()
 	e.buf.Reset()
 	e.buf.Write(body)
 	e.dec.Reset(&e.buf, jsontext.AllowDuplicateNames(true))

@@ -5,9 +5,11 @@ import (
 	"database/sql"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/indexer"
 	"github.com/cellog/cellog/internal/mysqlconn"
 )
@@ -17,28 +19,53 @@ var sqlOps = map[indexer.Op]string{
 	indexer.Greater: ">", indexer.GreaterOrEqual: ">=", indexer.In: "IN",
 }
 
-// Select looks entries up in the shard of the shard field's value.
+// Select looks entries up in the shard of the shard field's value. When the
+// node that was asked for cannot be reached, one of the other kind answers; a
+// minion in the master's place is marked stale.
 func (t *Tables) Select(ctx context.Context, s indexer.Select) (indexer.Selected, error) {
-	var out indexer.Selected
-	ix := s.Index
-	shards, err := t.cfg.Places.Shards(ctx, ix.Datastore())
+	shards, err := t.cfg.Places.Shards(ctx, s.Index.Datastore())
 	if err != nil {
-		return out, err
+		return indexer.Selected{}, err
 	}
 	shard := s.Shard.Shard(shards)
-	db, origin, err := t.cfg.Places.ReadDB(ctx, ix.Datastore(), shard, s.Read)
+	other := cellog.Minion
+	if s.Read == cellog.Minion {
+		other = cellog.Master
+	}
+	var asked *sql.DB
+	for _, from := range []cellog.ReadFrom{s.Read, other} {
+		db, origin, rerr := t.cfg.Places.ReadDB(ctx, s.Index.Datastore(), shard, from)
+		if rerr != nil {
+			err = rerr
+			continue
+		}
+		if db == asked {
+			break
+		}
+		asked = db
+		if s.Read == cellog.Master && origin.From == cellog.Minion {
+			origin.Stale = true
+		}
+		var out indexer.Selected
+		if out, err = t.selectFrom(ctx, db, shard, s); err == nil {
+			out.Origin = origin
+			return out, nil
+		}
+		if !mysqlconn.IsLost(err) || ctx.Err() != nil {
+			break
+		}
+	}
+	if mysqlconn.IsLost(err) && ctx.Err() == nil {
+		return indexer.Selected{}, indexer.Unavailable(s.Index)
+	}
+	return indexer.Selected{}, err
+}
+
+func (t *Tables) selectFrom(ctx context.Context, db *sql.DB, shard cellog.ShardID, s indexer.Select) (indexer.Selected, error) {
+	ix, out := s.Index, indexer.Selected{}
+	state, err := t.state(ctx, db, ix)
 	if err != nil {
 		return out, err
-	}
-	out.Origin = origin
-	var state string
-	err = db.QueryRowContext(ctx, `SELECT state FROM cellog_meta.index_states
-		WHERE datastore = ? AND index_name = ? AND version = 1`, ix.Datastore(), ix.Name()).Scan(&state)
-	if err == sql.ErrNoRows || mysqlconn.IsMissing(err) {
-		return out, indexer.NotMade(ix)
-	}
-	if err != nil {
-		return out, fmt.Errorf("index %s: state: %w", ix, err)
 	}
 	out.Building = state == stateBuilding
 
@@ -99,6 +126,44 @@ func (t *Tables) Select(ctx context.Context, s indexer.Select) (indexer.Selected
 		return out, fmt.Errorf("index %s: select: %w", ix, err)
 	}
 	return out, nil
+}
+
+// stateFor is how long a state that was read is believed: it spares queries a
+// round trip.
+const stateFor = time.Second
+
+type seenKey struct {
+	db *sql.DB
+	ix *indexer.Index
+}
+
+type seenState struct {
+	state string
+	until time.Time
+}
+
+// state returns the state of an index on a server.
+func (t *Tables) state(ctx context.Context, db *sql.DB, ix *indexer.Index) (string, error) {
+	k := seenKey{db, ix}
+	t.mu.Lock()
+	seen := t.states[k]
+	t.mu.Unlock()
+	if time.Now().Before(seen.until) {
+		return seen.state, nil
+	}
+	var state string
+	err := db.QueryRowContext(ctx, `SELECT state FROM cellog_meta.index_states
+		WHERE datastore = ? AND index_name = ? AND version = 1`, ix.Datastore(), ix.Name()).Scan(&state)
+	if err == sql.ErrNoRows || mysqlconn.IsMissing(err) {
+		return "", indexer.NotMade(ix)
+	}
+	if err != nil {
+		return "", fmt.Errorf("index %s: state: %w", ix, err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.states[k] = seenState{state, time.Now().Add(stateFor)}
+	return state, nil
 }
 
 // Progress returns the lowest progress of a partition on any server; a server

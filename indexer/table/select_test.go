@@ -1,6 +1,8 @@
 package table
 
 import (
+	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/indexer"
+	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/schemas/indexdef"
 )
 
@@ -238,7 +241,76 @@ func TestSelectBeforeTheTablesAreMade(t *testing.T) {
 	if err := tables.MarkReady(t.Context(), ix); err != nil {
 		t.Fatal(err)
 	}
+	waitFor(t, func() error {
+		a, err := q.Query(t.Context(), "trips", "later", url.Values{"a": {"1"}})
+		if err == nil && a.(*indexer.Answer).Building {
+			err = errors.New("still building")
+		}
+		return err
+	})
 	if building, err := tables.Ensure(t.Context(), ix); err != nil || building {
 		t.Errorf("%v, %v", building, err)
+	}
+}
+
+// awayPlaces have nodes that cannot be reached.
+type awayPlaces struct {
+	*world
+	gone *sql.DB
+	away map[cellog.ReadFrom]bool
+}
+
+func (a *awayPlaces) ReadDB(ctx context.Context, ds string, s cellog.ShardID, from cellog.ReadFrom) (*sql.DB, cellog.Origin, error) {
+	db, o, err := a.world.ReadDB(ctx, ds, s, from)
+	if a.away[from] {
+		db = a.gone
+	}
+	return db, o, err
+}
+
+// A read fails over to the other kind of node, and says so.
+func TestSelectFailsOver(t *testing.T) {
+	w := newWorld(t, shards, 1)
+	ix := mustIndex(t, "over", indexdef.Column{Key: "BASE", Fields: []indexdef.Field{{Name: "a", Type: indexdef.Int64}}})
+	if _, err := newTables(t, w).Ensure(t.Context(), ix); err != nil {
+		t.Fatal(err)
+	}
+	gone, err := mysqlconn.Open(mysqlconn.Config{Addr: "127.0.0.1:1", User: "nobody"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gone.Close()
+	for _, c := range []struct {
+		read         cellog.ReadFrom
+		master, away bool // which is away: the master, the minion
+		want         string
+	}{
+		{cellog.Master, false, false, "master false"},
+		{cellog.Minion, false, false, "minion false"},
+		{cellog.Master, true, false, "minion true"},
+		{cellog.Minion, false, true, "master false"},
+		{cellog.Master, true, true, indexer.CodeUnavailable},
+		{cellog.Minion, true, true, indexer.CodeUnavailable},
+	} {
+		tables, err := New(Config{Places: &awayPlaces{w, gone, map[cellog.ReadFrom]bool{cellog.Master: c.master, cellog.Minion: c.away}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := indexer.NewQuerier(tables, []*indexer.Index{ix})
+		a, err := q.Query(t.Context(), "trips", "over", url.Values{"a": {"1"}, "read": {c.read.String()}})
+		var got string
+		var refused *indexer.Error
+		switch {
+		case err == nil:
+			o := a.(*indexer.Answer).Origin
+			got = fmt.Sprint(o.From, " ", o.Stale)
+		case errors.As(err, &refused):
+			got = refused.Code()
+		default:
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%v: %s, want %s", c, got, c.want)
+		}
 	}
 }

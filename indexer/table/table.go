@@ -44,6 +44,7 @@ type Tables struct {
 	numbers map[source]int64         // ours, committed in the source shard
 	quiet   map[stream]int           // batches until all servers are told the progress
 	turns   map[string]chan struct{} // by datastore: held by the Apply under way
+	states  map[seenKey]seenState
 }
 
 // stream is a topic's partition as an index reads it.
@@ -71,7 +72,7 @@ func New(cfg Config) (*Tables, error) {
 	if cfg.Parallel == 0 {
 		cfg.Parallel = 4
 	}
-	return &Tables{cfg: cfg, numbers: map[source]int64{}, quiet: map[stream]int{}, turns: map[string]chan struct{}{}}, nil
+	return &Tables{cfg: cfg, numbers: map[source]int64{}, quiet: map[stream]int{}, turns: map[string]chan struct{}{}, states: map[seenKey]seenState{}}, nil
 }
 
 // Entries and home tables with their database, quoted. The parts were checked
