@@ -27,7 +27,10 @@ type places struct {
 func shardID(n int) cellog.ShardID { return cellog.ShardID(n) }
 
 func newPlaces(cfg *config.Config, pick account, r router) (*places, error) {
-	db, err := openPools(cfg, pick, mysqlconn.Config{MultiStatements: true, MaxOpen: 16, Session: map[string]string{"time_zone": "'+00:00'"}})
+	db, err := openPools(cfg, pick, mysqlconn.Config{MultiStatements: true, MaxOpen: 16, Session: map[string]string{
+		// A frozen indexer holds the locks of a batch for this long, not for eight hours.
+		"time_zone": "'+00:00'", "wait_timeout": "10", "innodb_lock_wait_timeout": "5",
+	}})
 	if err != nil {
 		return nil, err
 	}
