@@ -83,6 +83,9 @@ type Group struct {
 	cfg GroupConfig
 	cl  *kgo.Client
 	adm *kadm.Client
+	// built is closed when cl and adm are set: the client calls back from its
+	// own goroutines before NewClient has returned.
+	built chan struct{}
 
 	// latest is what From latest means, read when the Group was made.
 	latest map[Partition]place
@@ -107,7 +110,7 @@ func JoinGroup(ctx context.Context, cfg GroupConfig) (*Group, error) {
 	}
 	cfg.SessionTimeout = cmp.Or(cfg.SessionTimeout, 10*time.Second)
 	cfg.RebalanceTimeout = cmp.Or(cfg.RebalanceTimeout, 60*time.Second)
-	g := &Group{cfg: cfg, assigned: make(map[Partition]int64), failed: make(map[Partition]bool)}
+	g := &Group{cfg: cfg, assigned: make(map[Partition]int64), failed: make(map[Partition]bool), built: make(chan struct{})}
 	if cfg.From.latest {
 		if err := g.findLatest(ctx); err != nil {
 			return nil, fmt.Errorf("kafka group %s: %w", cfg.Group, err)
@@ -132,6 +135,7 @@ func JoinGroup(ctx context.Context, cfg GroupConfig) (*Group, error) {
 		return nil, fmt.Errorf("kafka group %s: %w", cfg.Group, err)
 	}
 	g.cl, g.adm = cl, kadm.NewClient(cl)
+	close(g.built)
 	return g, nil
 }
 
@@ -293,6 +297,7 @@ func (g *Group) onFetched(_ context.Context, _ *kgo.Client, resp *kmsg.OffsetFet
 // onAdjust settles where each new partition starts, commits that, and tells
 // the owner. Nothing is fetched of them before it returns.
 func (g *Group) onAdjust(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
+	<-g.built
 	var topics []string
 	for topic := range offsets {
 		topics = append(topics, topic)
