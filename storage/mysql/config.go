@@ -16,8 +16,7 @@ type Config struct {
 	// of a new datastore is placed on cluster n mod len(Clusters). Required.
 	Clusters []storage.Cluster
 	// Writers is the largest number of connections that write to one node at
-	// a time, so of shards whose transactions run side by side. More of them
-	// make smaller transactions. Default 16.
+	// a time, so of shards whose transactions run side by side. Default 64.
 	Writers int
 	// Readers is the largest number of connections that read from one node.
 	// Default 32.
@@ -39,7 +38,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.Clusters = slices.Clone(c.Clusters)
 	if c.Writers == 0 {
-		c.Writers = 16
+		c.Writers = 64
 	}
 	if c.Readers == 0 {
 		c.Readers = 32

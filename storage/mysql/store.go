@@ -21,7 +21,7 @@ type node struct {
 	write   *sql.DB // multi-statement sessions with short timeouts
 	read    *sql.DB
 	breaker *storage.Breaker
-	turns   chan struct{} // one for each transaction that may run
+	turns   *turns
 
 	mu       sync.Mutex
 	writable bool
@@ -108,7 +108,7 @@ func openNode(cfg Config, cluster string, n storage.Node) (*node, error) {
 	}
 	read.SetMaxIdleConns(cfg.Readers)
 	read.SetConnMaxIdleTime(time.Minute)
-	return &node{cluster: cluster, Node: n, write: write, read: read, breaker: storage.NewBreaker(), turns: make(chan struct{}, cfg.Writers)}, nil
+	return &node{cluster: cluster, Node: n, write: write, read: read, breaker: storage.NewBreaker(), turns: &turns{max: cfg.Writers}}, nil
 }
 
 func (s *Store) closePools() error {
@@ -210,12 +210,10 @@ func (s *Store) Turn(ctx context.Context, datastore string, shard cellog.ShardID
 	if err != nil {
 		return func() {}
 	}
-	select {
-	case n.turns <- struct{}{}:
-		return func() { <-n.turns }
-	case <-ctx.Done():
+	if !n.turns.enter(ctx) {
 		return func() {}
 	}
+	return n.turns.leave
 }
 
 // quote returns a shard's database as an SQL name. Datastore names are
