@@ -46,6 +46,7 @@ again. accounts.admin of the configuration must be allowed to create databases.`
 			if err != nil {
 				return err
 			}
+			c.Grant = c.Grant || t.dev // a dev's accounts are known to exist
 			bar := newProgress(cmd.ErrOrStderr(), "creating "+c.Name, int64(c.Shards))
 			defer bar.abort()
 			c.Progress = func(done, shards int) {
@@ -64,7 +65,7 @@ again. accounts.admin of the configuration must be allowed to create databases.`
 	f := cmd.Flags()
 	f.IntVar(&c.Shards, "shards", 0, "number of shards, fixed for ever (required)")
 	f.IntVar(&c.Partitions, "partitions", 0, "partitions of its topics; must divide the shards (default the shards, up to 256)")
-	f.BoolVar(&c.Grant, "grant", false, "grant the accounts of the configuration what they need on the new databases")
+	f.BoolVar(&c.Grant, "grant", false, "grant the accounts of the configuration what they need on the new databases (always, on a dev)")
 	must(cmd.MarkFlagRequired("shards"))
 	return cmd
 }

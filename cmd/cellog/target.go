@@ -59,6 +59,8 @@ type target struct {
 	config    string
 	readyFile string
 	timeout   time.Duration
+
+	dev bool // load found a ready file
 }
 
 func (t *target) httpFlags(cmd *cobra.Command) {
@@ -105,6 +107,7 @@ func (t *target) load() (*config.Config, *ready, error) {
 	if err := json.Unmarshal(text, &r); err != nil {
 		return nil, nil, fmt.Errorf("ready file %s: %w", path, err)
 	}
+	t.dev = true
 	// Beside the ready file in its own data directory dev writes a whole
 	// configuration, with an account for each role.
 	whole := filepath.Join(filepath.Dir(path), devConfigName)
