@@ -115,7 +115,7 @@ func (s *Store) closePools() error {
 	var errs []error
 	for _, c := range s.clusters {
 		for _, n := range c.nodes {
-			errs = append(errs, n.write.Close(), n.read.Close())
+			errs = append(errs, mysqlconn.Close(n.write), mysqlconn.Close(n.read))
 		}
 	}
 	return errors.Join(errs...)

@@ -2,9 +2,16 @@ package api
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/ingest"
+	"github.com/cellog/cellog/ingest/httpapi"
 )
 
 func TestPutAndGet(t *testing.T) {
@@ -52,5 +59,36 @@ func TestPutAndGet(t *testing.T) {
 	}
 	if got := w.cells(); got != 1 {
 		t.Errorf("%d cells are stored", got)
+	}
+}
+
+// A batch may have exactly 10,000 cells; every one is answered in its place.
+func TestLargestBatch(t *testing.T) {
+	w := newWorker(t, 4, func(_ *ingest.Config, c *httpapi.Config) { c.PutTimeout = time.Minute })
+	var sb strings.Builder
+	rows := make([]string, 10_000)
+	for i := range rows {
+		rows[i] = uuid.NewString()
+		fmt.Fprintf(&sb, `{"row_key":"%s","column":"BASE","ref_key":%d,"body":{"i":%d}}`+"\n", rows[i], i, i)
+	}
+	for _, want := range []int{201, 200} {
+		a := w.do("POST", "/v1/"+w.ds+"/cells", []byte(sb.String()), "Content-Type", "application/x-ndjson")
+		var got struct {
+			Results []struct {
+				Status int
+				Shard  cellog.ShardID
+			}
+		}
+		if err := json.Unmarshal(a.body, &got); err != nil || len(got.Results) != len(rows) {
+			t.Fatalf("%d %.300s", a.status, a.body)
+		}
+		for i, r := range got.Results {
+			if r.Status != want || r.Shard != cellog.ShardOf(uuid.MustParse(rows[i]), 4) {
+				t.Fatalf("item %d: %+v, want %d", i, r, want)
+			}
+		}
+	}
+	if n := w.cells(); n != len(rows) {
+		t.Errorf("%d cells", n)
 	}
 }

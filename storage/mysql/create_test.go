@@ -1,0 +1,97 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/mysqltest"
+	"github.com/cellog/cellog/storage"
+)
+
+// A creation that was cut off is finished by the same call; another number of
+// shards is refused from the first moment on; shards lie on their clusters.
+func TestCreateDatastore(t *testing.T) {
+	nodes := []*mysqltest.Node{mysqltest.Start(t), mysqltest.Start(t)}
+	var admins, workers []storage.Cluster
+	for i, n := range nodes {
+		a, w := clusterOf(mysqltest.Accounts.Admin, n), clusterOf(mysqltest.Accounts.Worker, n)
+		a.Name, w.Name = fmt.Sprintf("c%d", i), fmt.Sprintf("c%d", i)
+		admins, workers = append(admins, a), append(workers, w)
+	}
+	broken := errors.New("cut off")
+	calls := 0
+	var progress []int
+	cfg := CreateConfig{Name: "trips", Shards: 6, Clusters: admins, Parallel: 1,
+		Progress: func(done, shards int) { progress = append(progress, done*100+shards) },
+		Grant: func(ctx context.Context, db *sql.DB, database string) error {
+			if strings.HasPrefix(database, "trips_") {
+				if calls++; calls == 4 {
+					return broken
+				}
+			}
+			return grant(ctx, db, database)
+		}}
+	if err := CreateDatastore(t.Context(), cfg); !errors.Is(err, broken) {
+		t.Fatalf("a failing grant: %v", err)
+	}
+	other := cfg
+	other.Shards, other.Partitions = 12, 6
+	if err := CreateDatastore(t.Context(), other); !errors.Is(err, storage.ErrShards) {
+		t.Errorf("another number of shards: %v", err)
+	}
+	progress = nil
+	for range 2 {
+		if err := CreateDatastore(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if fmt.Sprint(progress) != "[106 206 306 406 506 606 106 206 306 406 506 606]" {
+		t.Errorf("progress %v", progress)
+	}
+	st, err := New(Config{Clusters: workers})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := st.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := st.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if d := st.Datastores(); len(d) != 1 || d[0] != (storage.Datastore{Name: "trips", Shards: 6, Partitions: 6}) {
+		t.Errorf("datastores %v", d)
+	}
+	for s := range cellog.ShardID(6) {
+		r, err := st.Route("trips", s)
+		if err != nil || r.Cluster != fmt.Sprintf("c%d", s%2) || r.Epoch != cellog.FirstEpoch {
+			t.Errorf("shard %d: %v %v", s, r, err)
+		}
+		_, errs := st.Write(t.Context(), "trips", s, []cellog.Put{{Key: cellog.Key{Row: uuid.New(), Column: "BASE", Ref: 1}, Body: mustBody(t, `1`)}})
+		if errs[0] != nil {
+			t.Errorf("shard %d: %v", s, errs[0])
+		}
+	}
+	for name, bad := range map[string]CreateConfig{
+		"name":       {Name: "Trips", Shards: 6, Clusters: admins},
+		"shards":     {Name: "more", Shards: 10001, Clusters: admins},
+		"partitions": {Name: "more", Shards: 6, Partitions: 4, Clusters: admins},
+		"clusters":   {Name: "more", Shards: 6},
+		"cluster":    {Name: "more", Shards: 6, Clusters: []storage.Cluster{admins[1], admins[0]}[:1:1]},
+	} {
+		if name == "cluster" {
+			bad.Clusters[0].Name = "c7" // the server says that it is of c1
+		}
+		if err := CreateDatastore(t.Context(), bad); err == nil {
+			t.Errorf("bad %s accepted", name)
+		}
+	}
+}
