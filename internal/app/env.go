@@ -4,7 +4,6 @@ import (
 	"database/sql"
 	"errors"
 	"log/slog"
-	"sync"
 
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/kafka"
@@ -65,8 +64,6 @@ type nodeKey struct{ cluster, node string }
 // pools are connection pools to all configured servers, one each.
 type pools struct {
 	byNode map[nodeKey]*sql.DB
-	once   sync.Once
-	err    error
 }
 
 func openPools(cfg *config.Config, pick account, base mysqlconn.Config) (*pools, error) {
@@ -87,12 +84,11 @@ func openPools(cfg *config.Config, pick account, base mysqlconn.Config) (*pools,
 }
 
 func (p *pools) close() error {
-	p.once.Do(func() {
-		for _, db := range p.byNode {
-			p.err = errors.Join(p.err, db.Close())
-		}
-	})
-	return p.err
+	var errs []error
+	for _, db := range p.byNode {
+		errs = append(errs, mysqlconn.Close(db))
+	}
+	return errors.Join(errs...)
 }
 
 func (p *pools) get(cluster, node string) *sql.DB { return p.byNode[nodeKey{cluster, node}] }
