@@ -145,7 +145,7 @@ func statusOf(c coder, code string) (codeInfo, bool) {
 
 func (a *API) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	p := problemOf(err)
-	if p.Status >= 500 {
+	if p.Status >= 500 && r.Context().Err() == nil { // else the client has gone, and nobody failed
 		a.cfg.Logger.Error("request failed", "method", r.Method, "route", routeOf(r), "code", p.Code, "error", err)
 	}
 	var na *notAllowed

@@ -236,7 +236,7 @@ func TestBillingChargesOnce(t *testing.T) {
 	}
 	wg.Wait()
 	a := settle(trips, g.Books(), store.statuses(t))
-	if a.Differences != 0 || a.Charged+a.Declined != 300 || len(faults) == 0 {
+	if a.Differences != 0 || a.Charged+a.Declined != 300 || a.Declined == 0 || len(faults) == 0 {
 		t.Errorf("accounts %+v", a)
 	}
 	if g.Stats().Declined == 0 || g.Stats().Replays == 0 {
