@@ -60,9 +60,13 @@ func trip(r *rand.Rand) []byte {
 		return fmt.Sprintf("%08x-%04x-4%03x-8%03x-%012x", r.Uint32(), r.IntN(1<<16), r.IntN(1<<12), r.IntN(1<<12), r.Int64N(1<<48))
 	}
 	at := time.Date(2026, 3, 1+r.IntN(28), r.IntN(24), r.IntN(60), r.IntN(60), 0, time.UTC)
-	return fmt.Appendf(nil, `{"driver_partner_uuid":"%s","city_uuid":"6ba7b810-9dad-11d1-80b4-00c04fd430c8","trip_created_at":"%s","dropoff_at":"%s","pickup":{"lat":%.6f,"lng":%.6f,"borough":"Manhattan","zone":"Upper East Side North","city":"New York"},"dropoff":{"lat":%.6f,"lng":%.6f,"borough":"Queens","zone":"Long Island City/Hunters Point","city":"New York"},"passengers":%d,"distance":%d.%02d,"fare":%d.%02d,"tip":%d.%02d,"tolls":0.0,"total":%d.%02d,"payment":"credit card","color":"yellow","currency":"USD","status":"completed"}`,
+	leg := func(from, to string) string {
+		return fmt.Sprintf(`{"from":{"zone":"%s","city":"New York","lat":%.4f,"lng":%.4f},"to":{"zone":"%s","city":"New York","lat":%.4f,"lng":%.4f},"miles":%d.%d}`,
+			from, 40+r.Float64(), -74+r.Float64(), to, 40+r.Float64(), -74+r.Float64(), r.IntN(20), r.IntN(10))
+	}
+	return fmt.Appendf(nil, `{"driver_partner_uuid":"%s","city_uuid":"6ba7b810-9dad-11d1-80b4-00c04fd430c8","trip_created_at":"%s","dropoff_at":"%s","legs":[%s,%s],"fare":%d.%02d,"tip":%d.%02d,"tolls":0.0,"payment":"credit card","currency":"USD"}`,
 		id(), at.Format(time.RFC3339), at.Add(20*time.Minute).Format(time.RFC3339),
-		40+r.Float64(), -74+r.Float64(), 40+r.Float64(), -74+r.Float64(), 1+r.IntN(4), r.IntN(20), r.IntN(100), r.IntN(60), r.IntN(100), r.IntN(10), r.IntN(100), r.IntN(80), r.IntN(100))
+		leg("Upper East Side North", "Long Island City"), leg("Long Island City", "Astoria"), r.IntN(60), r.IntN(100), r.IntN(10), r.IntN(100))
 }
 
 // fill writes n cells in transactions of perTx and returns their mean size as

@@ -190,6 +190,35 @@ func TestReaderStops(t *testing.T) {
 	}
 }
 
+// A tailer that is held up, by Kafka or by a long way through entity, must not
+// lose the connection for it.
+func TestHandlerMayTakeLongerThanTheReadTimeout(t *testing.T) {
+	n := mysqltest.Server(t)
+	n.CreateShards(t, "trips", 1)
+	r := newReader(t, n, func(c *Config) { c.HeartbeatPeriod, c.ReadTimeout = 50*time.Millisecond, 200*time.Millisecond })
+	from, err := r.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range int64(6) {
+		beat(t, n, i+1)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	err = r.Run(ctx, from, func(tx *cdc.Transaction) error {
+		for _, b := range tx.Beats {
+			if b.Beat == 6 {
+				return errEnd
+			}
+		}
+		<-time.After(300 * time.Millisecond) // what is tested is the time that passes
+		return nil
+	})
+	if !errors.Is(err, errEnd) {
+		t.Error(err)
+	}
+}
+
 func TestServerGone(t *testing.T) {
 	n := mysqltest.Start(t)
 	n.CreateShards(t, "trips", 1)
