@@ -24,8 +24,10 @@ type Func func(ctx context.Context, c cellog.Cell) error
 
 // Config says where the cells come from.
 type Config struct {
-	// Kafka says how to reach the brokers. Required.
-	Kafka kafka.Config
+	// Brokers are host:port addresses of brokers to ask first. Required.
+	Brokers []string
+	// ClientID names this process in the brokers' logs. Default "cellog".
+	ClientID string
 	// Prefix is the prefix of topic names and of consumer group names.
 	Prefix string
 	// SessionTimeout is how long a dead member keeps its partitions. Default
@@ -46,16 +48,17 @@ func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if c.Kafka.Logger == nil {
-		c.Kafka.Logger = c.Logger
-	}
 	return c
+}
+
+func (c Config) kafka() kafka.Config {
+	return kafka.Config{Addrs: c.Brokers, ClientID: c.ClientID, Logger: c.Logger}
 }
 
 func (c Config) validate() error {
 	switch {
-	case len(c.Kafka.Addrs) == 0:
-		return errors.New("triggers: Kafka.Addrs is empty")
+	case len(c.Brokers) == 0:
+		return errors.New("triggers: Brokers is empty: want at least one host:port")
 	case c.SessionTimeout < 0 || c.Drain < 0:
 		return errors.New("triggers: SessionTimeout and Drain must not be negative")
 	}
@@ -78,7 +81,14 @@ func FromLatest() Option { return func(t *trigger) { t.from = kafka.FromLatest()
 func FromTime(at time.Time) Option { return func(t *trigger) { t.from = kafka.FromTime(at) } }
 
 // From starts a new trigger there.
-func From(f kafka.From) Option { return func(t *trigger) { t.from = f } }
+func From(s Start) Option { return func(t *trigger) { t.from = s } }
+
+// Start says where a consumer group starts that has committed nothing; the
+// zero value is the first cell.
+type Start = kafka.From
+
+// ParseStart reads zero, latest, or a time such as 2026-03-01T12:00:00Z.
+func ParseStart(s string) (Start, error) { return kafka.ParseFrom(s) }
 
 // Parallel bounds the rows of a partition that are handled at the same time.
 // The default is 16.
@@ -99,7 +109,7 @@ func Backoff(min, max time.Duration) Option {
 type trigger struct {
 	name, datastore, column string
 	fn                      Func
-	from                    kafka.From
+	from                    Start
 	parallel, window        int
 	backoffMin, backoffMax  time.Duration
 }

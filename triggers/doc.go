@@ -1,7 +1,7 @@
 // Package triggers runs registered functions on every cell of a column, in
 // order per row, at least once.
 //
-//	rt, err := triggers.New(triggers.Config{Kafka: kafka.Config{Addrs: brokers}})
+//	rt, err := triggers.New(triggers.Config{Brokers: []string{"127.0.0.1:9092"}})
 //	err = rt.On("trips", "BASE", "billing", func(ctx context.Context, c cellog.Cell) error {
 //		return charge(ctx, c)
 //	}, triggers.FromZero())

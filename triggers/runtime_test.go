@@ -104,7 +104,7 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 // start runs a Runtime with one trigger; stop ends it.
 func start(t testing.TB, cfg place, fn triggers.Func, opts ...triggers.Option) (rt *triggers.Runtime, stop func()) {
 	t.Helper()
-	rt, err := triggers.New(triggers.Config{Kafka: cfg.kafka, Prefix: cfg.prefix, SessionTimeout: session, Drain: 5 * time.Second})
+	rt, err := triggers.New(triggers.Config{Brokers: cfg.kafka.Addrs, Prefix: cfg.prefix, SessionTimeout: session, Drain: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -236,7 +236,7 @@ const childEnv = "CELLOG_TRIGGERS_CHILD"
 // child is the process that TestKilledProcesses kills: it says what it does.
 func child(env string) {
 	prefix, brokers, _ := strings.Cut(env, "@")
-	rt, err := triggers.New(triggers.Config{Kafka: kafka.Config{Addrs: strings.Split(brokers, ",")}, Prefix: prefix, SessionTimeout: session})
+	rt, err := triggers.New(triggers.Config{Brokers: strings.Split(brokers, ","), Prefix: prefix, SessionTimeout: session})
 	if err == nil {
 		var mu sync.Mutex
 		say := func(what string, k cellog.Key) {
@@ -309,7 +309,7 @@ func TestFrom(t *testing.T) {
 	if err := w.write(cfg.base, cellsOf(5, 10, 20)...); err != nil {
 		t.Fatal(err)
 	}
-	rt, err := triggers.New(triggers.Config{Kafka: cfg.kafka, Prefix: cfg.prefix, SessionTimeout: session})
+	rt, err := triggers.New(triggers.Config{Brokers: cfg.kafka.Addrs, Prefix: cfg.prefix, SessionTimeout: session})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -386,7 +386,7 @@ func TestLag(t *testing.T) {
 }
 
 func TestRegistration(t *testing.T) {
-	rt, err := triggers.New(triggers.Config{Kafka: kafka.Config{Addrs: []string{"127.0.0.1:1"}}})
+	rt, err := triggers.New(triggers.Config{Brokers: []string{"127.0.0.1:1"}})
 	if err != nil {
 		t.Fatal(err)
 	}

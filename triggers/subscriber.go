@@ -17,13 +17,15 @@ import (
 
 // SubscriberConfig says how a Subscriber reads topics.
 type SubscriberConfig struct {
-	// Kafka says how to reach the brokers. Required.
-	Kafka kafka.Config
+	// Brokers are host:port addresses of brokers to ask first. Required.
+	Brokers []string
+	// ClientID names this process in the brokers' logs. Default "cellog".
+	ClientID string
 	// Group is the consumer group. Required. Subscriptions of one group to
 	// different topics share rebalances: give each topic its own.
 	Group string
 	// From is where a partition starts of which the group committed nothing.
-	From kafka.From
+	From Start
 	// Parallel, Window, Drain, BackoffMin, BackoffMax and SessionTimeout are
 	// feed.Config's; zero means its default.
 	Parallel, Window       int
@@ -31,12 +33,15 @@ type SubscriberConfig struct {
 	BackoffMin, BackoffMax time.Duration
 	SessionTimeout         time.Duration
 	// Message makes a message of a cell; nil means CellMessage.
-	Message func(feed.Delivery) (*message.Message, error)
+	Message func(Delivery) (*message.Message, error)
 	// Logger; nil discards.
 	Logger *slog.Logger
 	// Registerer gets the metrics; nil for none.
 	Registerer Registerer
 }
+
+// Delivery is a cell with its place and its fencing token.
+type Delivery = feed.Delivery
 
 // Subscriber is a watermill subscriber to column topics. A row's next message
 // comes after the Ack of the one before; rows come in parallel. A Nack makes
@@ -74,6 +79,9 @@ func NewSubscriber(cfg SubscriberConfig) (*Subscriber, error) {
 	if cfg.Message == nil {
 		cfg.Message = CellMessage
 	}
+	if len(cfg.Brokers) == 0 {
+		return nil, errors.New("subscriber: Brokers is empty: want at least one host:port")
+	}
 	s := &Subscriber{cfg: cfg, subs: make(map[*subscription]struct{})}
 	_, err := feed.New(s.feedConfig(&subscription{topic: "checked"}, context.Background()))
 	return s, err
@@ -82,7 +90,7 @@ func NewSubscriber(cfg SubscriberConfig) (*Subscriber, error) {
 // CellMessage makes a message of a cell: its UUID is the cell's id
 // (<datastore>/<shard>/<added_id>), its payload the JSON body, its metadata
 // the cell's place.
-func CellMessage(d feed.Delivery) (*message.Message, error) {
+func CellMessage(d Delivery) (*message.Message, error) {
 	m := message.NewMessage(d.ID(), d.Body)
 	m.Metadata = message.Metadata{
 		"row_key": d.Row.String(), "column": d.Column, "ref_key": strconv.FormatInt(int64(d.Ref), 10),
@@ -94,7 +102,7 @@ func CellMessage(d feed.Delivery) (*message.Message, error) {
 
 func (s *Subscriber) feedConfig(sub *subscription, ending context.Context) feed.Config {
 	return feed.Config{
-		Kafka: s.cfg.Kafka, Group: s.cfg.Group, Topics: []string{sub.topic}, From: s.cfg.From,
+		Kafka: kafka.Config{Addrs: s.cfg.Brokers, ClientID: s.cfg.ClientID, Logger: s.cfg.Logger}, Group: s.cfg.Group, Topics: []string{sub.topic}, From: s.cfg.From,
 		Parallel: s.cfg.Parallel, MaxCells: s.cfg.Window, Drain: s.cfg.Drain,
 		BackoffMin: s.cfg.BackoffMin, BackoffMax: cmp.Or(s.cfg.BackoffMax, max(s.cfg.BackoffMin, 30*time.Second)),
 		SessionTimeout: s.cfg.SessionTimeout,

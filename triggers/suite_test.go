@@ -44,7 +44,7 @@ func TestWatermillSuite(t *testing.T) {
 			})
 			pubSub := func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 				sub, err := triggers.NewSubscriber(triggers.SubscriberConfig{
-					Kafka: cfg.kafka, Group: group, Message: unwrap, Drain: time.Second, SessionTimeout: session, BackoffMin: time.Millisecond, BackoffMax: 10 * time.Millisecond,
+					Brokers: cfg.kafka.Addrs, Group: group, Message: unwrap, Drain: time.Second, SessionTimeout: session, BackoffMin: time.Millisecond, BackoffMax: 10 * time.Millisecond,
 				})
 				if err != nil {
 					t.Fatal(err)

@@ -89,7 +89,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 	defer r.m.unregister(r.cfg.Registerer)
 	for _, t := range r.triggers {
 		sub, err := NewSubscriber(SubscriberConfig{
-			Kafka: r.cfg.Kafka, Group: r.Group(t.name), From: t.from,
+			Brokers: r.cfg.Brokers, ClientID: r.cfg.ClientID, Group: r.Group(t.name), From: t.from,
 			Parallel: t.parallel, Window: t.window, Drain: r.cfg.Drain,
 			BackoffMin: t.backoffMin, BackoffMax: t.backoffMax,
 			SessionTimeout: r.cfg.SessionTimeout,
@@ -106,7 +106,7 @@ func (r *Runtime) Run(ctx context.Context) error {
 
 	var following sync.WaitGroup
 	follow, stop := context.WithCancel(ctx)
-	following.Go(func() { r.beats.Follow(follow, r.cfg.Kafka, r.cfg.Prefix, r.cfg.Logger) })
+	following.Go(func() { r.beats.Follow(follow, r.cfg.kafka(), r.cfg.Prefix, r.cfg.Logger) })
 	defer following.Wait()
 	defer stop()
 	go func() {

@@ -20,7 +20,6 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/ingest/client"
-	"github.com/cellog/cellog/internal/kafka"
 	"github.com/cellog/cellog/triggers"
 )
 
@@ -141,7 +140,7 @@ func measure(b *testing.B, rate int, length time.Duration, base string, brokers 
 	}
 	began := time.Now()
 	counts := func(now time.Time) bool { return now.Sub(began) > warmUp }
-	rt, err := triggers.New(triggers.Config{Kafka: kafka.Config{Addrs: brokers}})
+	rt, err := triggers.New(triggers.Config{Brokers: brokers})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -41,7 +41,7 @@ func RunBilling(ctx context.Context, cfg BillingConfig) error {
 	}
 	// A killed process holds its partitions for the session timeout, and 6 s
 	// is the least that brokers allow by default.
-	rt, err := triggers.New(triggers.Config{Kafka: cfg.Kafka, Prefix: cfg.Prefix, SessionTimeout: 6 * time.Second, Logger: cfg.Logger})
+	rt, err := triggers.New(triggers.Config{Brokers: cfg.Kafka.Addrs, ClientID: cfg.Kafka.ClientID, Prefix: cfg.Prefix, SessionTimeout: 6 * time.Second, Logger: cfg.Logger})
 	if err != nil {
 		return err
 	}

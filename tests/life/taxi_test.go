@@ -110,7 +110,7 @@ func importTrips(t *testing.T, d *dev) (st imported) {
 // other one. The returned function stops it.
 func runStatusTrigger(t *testing.T, d *dev) (stop func()) {
 	t.Helper()
-	rt, err := triggers.New(triggers.Config{Kafka: kafka.Config{Addrs: d.Kafka}, Prefix: d.prefix()})
+	rt, err := triggers.New(triggers.Config{Brokers: d.Kafka, Prefix: d.prefix()})
 	if err != nil {
 		t.Fatal(err)
 	}
