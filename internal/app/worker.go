@@ -127,7 +127,7 @@ func (w *Worker) Ready(context.Context) error {
 		}
 	}
 	if lost > 0 {
-		return fmt.Errorf("%d of %d shards have no route: %w", lost, shards, first)
+		return fmt.Errorf("%d of %d shards have no route (are their servers up, and may the worker's account see them?): %w", lost, shards, first)
 	}
 	return nil
 }
