@@ -55,14 +55,13 @@ func parseBatch(text []byte, lines bool, max int) ([]batchItem, error) {
 			return nil, fail("too_many_cells", fmt.Sprintf("the batch has more than %d cells", max))
 		}
 		if kind != '{' {
-			v, err := dec.ReadValue()
+			_, err := dec.ReadValue()
 			if lines && err == io.EOF {
 				return items, nil
 			}
 			if err != nil {
 				return nil, bad(len(items), err)
 			}
-			_ = v
 			items = append(items, batchItem{err: fail("bad_item", "want an object with row_key, column, ref_key and body")})
 			continue
 		}
