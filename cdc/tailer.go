@@ -20,8 +20,8 @@ type Tailer struct {
 	mu      sync.Mutex
 	cancel  context.CancelFunc
 	done    chan struct{}
-	stops   map[ShardKey]Stop // of the present session
-	refused map[ShardKey]Stop // by the broker, for as long as the process lives
+	stops   map[ShardKey]error // of the present session
+	refused map[ShardKey]Stop  // by the broker, for as long as the process lives
 	careful map[ShardKey]cellog.AddedID
 	status  Status
 }
@@ -55,7 +55,7 @@ func New(cfg Config) (*Tailer, error) {
 	}
 	t := &Tailer{
 		cfg:   cfg,
-		stops: make(map[ShardKey]Stop), refused: make(map[ShardKey]Stop),
+		stops: make(map[ShardKey]error), refused: make(map[ShardKey]Stop),
 		careful: make(map[ShardKey]cellog.AddedID),
 		status:  Status{State: "starting"},
 	}
@@ -108,8 +108,7 @@ func (t *Tailer) Stop(ctx context.Context) error {
 }
 
 // Run tails until ctx ends: it starts a session, and a new one whenever one
-// ends. It returns nil once what was in hand at the end is committed or given
-// up.
+// ends. It returns once what was in hand at the end is committed or given up.
 func (t *Tailer) Run(ctx context.Context) {
 	const first, most = 50 * time.Millisecond, 5 * time.Second
 	wait := first
@@ -175,10 +174,7 @@ func (t *Tailer) Status() Status {
 	if late := time.Since(s.LastBeat) - 2*t.cfg.BeatEvery; !s.LastBeat.IsZero() && late > 0 {
 		s.Lag += late // the stream stands still, so its lag grows
 	}
-	s.Stopped = make(map[ShardKey]error, len(t.stops))
-	for k, v := range t.stops {
-		s.Stopped[k] = v.Err
-	}
+	s.Stopped = maps.Clone(t.stops)
 	return s
 }
 
@@ -213,7 +209,7 @@ func (t *Tailer) Ready() error {
 func (t *Tailer) stopShard(k ShardKey, err error) {
 	t.mu.Lock()
 	_, known := t.stops[k]
-	t.stops[k] = Stop{Err: err}
+	t.stops[k] = err
 	n := len(t.stops)
 	t.mu.Unlock()
 	t.metrics.stopped.Set(float64(n))
@@ -222,8 +218,7 @@ func (t *Tailer) stopShard(k ShardKey, err error) {
 	}
 }
 
-// sessionState hands out copies of what sessions share, and forgets the stops
-// of the last session: they are found again if they still hold.
+// sessionState hands out copies of what one session leaves to the next.
 func (t *Tailer) sessionState() (refused map[ShardKey]Stop, careful map[ShardKey]cellog.AddedID) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
