@@ -238,8 +238,8 @@ func TestUnknownAndUnavailable(t *testing.T) {
 		t.Errorf("after the server came back: %+v %v", stored, err)
 	}
 	p.ln.Close()
-	fault = func([]byte) int { return 1 }
-	p.fault.Store(&fault)
+	cut := func([]byte) int { return 1 }
+	p.fault.Store(&cut)
 	st.clusters[0].nodes[0].write.SetMaxIdleConns(0) // as if idle connections had died
 	if _, err := put(time.Second); err == nil || errors.Is(err, storage.ErrOutcomeUnknown) {
 		t.Errorf("no server at all: %v", err)
