@@ -24,7 +24,7 @@ type stmt struct {
 	rows       int
 	args       []any
 	width      int
-	sep, open  string // between and before groups; default "," and "("
+	sep        string // between groups; default ","
 	group      string // the text of one group; default placeholders
 }
 

@@ -68,7 +68,6 @@ type partition struct {
 	quiet chan struct{}
 
 	// the batch mode's own
-	wake    chan struct{}
 	retry   *time.Timer
 	batches int // failures of the batch at the head
 }
