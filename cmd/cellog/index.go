@@ -20,7 +20,7 @@ func newIndex() *cobra.Command {
 
 func newIndexQuery() *cobra.Command {
 	var t target
-	var read, wait, cursor, columns string
+	var read, cursor, fields string
 	var limit int
 	cmd := &cobra.Command{
 		Use:   "query DATASTORE INDEX FIELD[.OP]=VALUE…",
@@ -42,7 +42,7 @@ may be filtered by =, and by .ne .lt .lte .gt .gte .in. The answer is printed as
 				}
 				q.Add(field, value)
 			}
-			for k, v := range map[string]string{"cursor": cursor, "columns": columns, "wait": wait} {
+			for k, v := range map[string]string{"cursor": cursor, "select": fields} {
 				if v != "" {
 					q.Set(k, v)
 				}
@@ -78,7 +78,6 @@ may be filtered by =, and by .ne .lt .lte .gt .gte .in. The answer is printed as
 	f := cmd.Flags()
 	f.IntVar(&limit, "limit", 0, "at most so many rows")
 	f.StringVar(&cursor, "cursor", "", "continue where an answer's next points")
-	f.StringVar(&columns, "columns", "", "also answer the newest cells of these columns")
-	f.StringVar(&wait, "wait", "", "wait until the index has seen the put that answered this token")
+	f.StringVar(&fields, "select", "", "only these fields, a,b (default all)")
 	return cmd
 }
