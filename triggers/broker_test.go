@@ -22,6 +22,7 @@ func TestMain(m *testing.M) {
 
 // place is a broker and the names of a test's own.
 type place struct {
+	broker *kafkatest.Broker
 	kafka  kafka.Config
 	prefix string
 	base   string // the topic of column BASE
@@ -30,5 +31,6 @@ type place struct {
 func broker(t testing.TB) place {
 	t.Helper()
 	prefix := kafkatest.Prefix(t)
-	return place{kafka.Config{Addrs: kafkatest.Start(t).Addrs()}, prefix, cellog.TopicName(prefix, "trips", "BASE")}
+	b := kafkatest.Start(t)
+	return place{b, kafka.Config{Addrs: b.Addrs()}, prefix, cellog.TopicName(prefix, "trips", "BASE")}
 }

@@ -387,6 +387,34 @@ func child(env string) {
 	os.Exit(1)
 }
 
+// The broker goes away and comes back: the trigger goes on by itself.
+func TestBrokerRestart(t *testing.T) {
+	cfg := broker(t)
+	w := newWriter(t, cfg)
+	l := newLedger(t)
+	l.overlaps = true // a session may end while a row is being handled
+	_, stop := start(t, cfg, func(_ context.Context, c cellog.Cell) error {
+		l.begin("it", c.Key)
+		defer l.end(c.Key, true)
+		time.Sleep(time.Duration(rand.IntN(1000)) * time.Microsecond)
+		return nil
+	})
+	const rows, n = 30, 3000
+	for i := 0; i < n; i += n / 3 {
+		if err := w.write(cfg.base, cellsOf(rows, i, i+n/3)...); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, "some cells", func() bool { return l.finished() > i+n/10 })
+		if i+n/3 < n {
+			cfg.broker.Restart(t)
+			w.reopen()
+		}
+	}
+	waitFor(t, "all cells", func() bool { return l.finished() == n })
+	stop()
+	t.Logf("%d cells were finished again", l.repeats())
+}
+
 // A row that fails waits alone, through panics, and goes on when it is mended.
 func TestFailingRowWaitsAlone(t *testing.T) {
 	cfg := broker(t)

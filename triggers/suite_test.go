@@ -108,6 +108,7 @@ func unwrap(d feed.Delivery) (*message.Message, error) {
 // writer writes cells to topics as a tailer would: in order, numbered.
 type writer struct {
 	t          testing.TB
+	cfg        kafka.Config
 	adm        *kafka.Admin
 	partitions int
 
@@ -127,9 +128,21 @@ func newWriter(t testing.TB, cfg place) *writer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &writer{t: t, adm: adm, partitions: 4, p: p, made: make(map[string]bool), next: make(map[string]cellog.Sequence)}
-	t.Cleanup(func() { p.Close(); adm.Close() })
+	w := &writer{t: t, cfg: cfg.kafka, adm: adm, partitions: 4, p: p, made: make(map[string]bool), next: make(map[string]cellog.Sequence)}
+	t.Cleanup(func() { w.p.Close(); adm.Close() })
 	return w
+}
+
+// reopen takes a new producer, for a broker that was restarted.
+func (w *writer) reopen() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.p.Close()
+	p, err := kafka.OpenProducer(context.Background(), kafka.ProducerConfig{Config: w.cfg})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.p = p
 }
 
 // count returns the number of cells written to a topic.
