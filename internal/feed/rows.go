@@ -22,7 +22,7 @@ func (p *partition) schedule() {
 		p.scheduleBatch()
 		return
 	}
-	for p.running < p.f.cfg.Parallel && p.running < len(p.ready)+p.running && len(p.ready) > 0 && p.begun() {
+	for p.running < p.f.cfg.Parallel && len(p.ready) > 0 && p.begun() {
 		r := p.ready[0]
 		p.ready = p.ready[1:]
 		go p.work(r)
