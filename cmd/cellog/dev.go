@@ -109,7 +109,8 @@ Ctrl-C stops everything in order.
 
 When everything serves, where it is is written to DATA-DIR/` + readyFileName + `, which the other commands read by themselves, to
 --ready-file, and to standard output. --print-config prints the configuration with which the same roles run by
-themselves against a running dev's servers; passwords are in files below DATA-DIR.`,
+themselves against a running dev's servers; passwords are in files below DATA-DIR. Where no dev has run it prints an
+example.`,
 		Example: `  cellog dev
   cellog dev --data-dir /tmp/cellog --shards 4 --clusters 1 --schemas ./indexes --ready-file ready.json
   cellog dev --print-config > cellog.yml`,
@@ -118,13 +119,13 @@ themselves against a running dev's servers; passwords are in files below DATA-DI
 				return err
 			}
 			if printConfig {
-				return printDevConfig(cmd.OutOrStdout(), d.dataDir)
+				return printDevConfig(cmd.OutOrStdout(), &d)
 			}
 			return runDev(cmd.Context(), cmd, &d)
 		},
 	}
 	d.add(cmd)
-	cmd.Flags().BoolVar(&printConfig, "print-config", false, "print the configuration of the dev that runs in --data-dir, and exit")
+	cmd.Flags().BoolVar(&printConfig, "print-config", false, "print the configuration of the dev in --data-dir, or an example, and exit")
 	return cmd
 }
 

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/goccy/go-yaml"
 
@@ -48,14 +49,51 @@ func writeDevConfig(dataDir string, running *config.Config) error {
 	return writeAtomically(filepath.Join(dir, devConfigName), text)
 }
 
-func printDevConfig(w io.Writer, dataDir string) error {
-	text, err := os.ReadFile(filepath.Join(dataDir, devConfigName))
+// printDevConfig prints the configuration of the dev in a data directory, or
+// an example where there was never one.
+func printDevConfig(w io.Writer, d *devFlags) error {
+	text, err := os.ReadFile(filepath.Join(d.dataDir, devConfigName))
+	head := "# The configuration of the cellog dev in " + d.dataDir + ". Every key is in docs/config.md.\n"
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("there is no %s in %s: start `cellog dev --data-dir %s` first, its servers have no addresses before", devConfigName, dataDir, dataDir)
+		head = "# An example: no cellog dev has run in " + d.dataDir + ". Put in your own addresses; every key is in docs/config.md.\n"
+		text, err = exampleConfig(d)
 	}
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(w, "# The configuration of the cellog dev in %s. Every key is in docs/config.md.\n%s", dataDir, text)
+	_, err = fmt.Fprintf(w, "%s%s", head, text)
 	return err
+}
+
+// exampleConfig is the configuration of servers that an operator has set up
+// with the usual ports and accounts, as many as the flags say.
+func exampleConfig(d *devFlags) ([]byte, error) {
+	cfg := config.Default()
+	cfg.Kafka = config.Kafka{Brokers: []string{"127.0.0.1:9092"}, Prefix: d.prefix}
+	if d.kafka != "embedded" {
+		cfg.Kafka.Brokers = strings.Split(d.kafka, ",")
+	}
+	account := func(role string) config.Account {
+		return config.Account{User: "cellog_" + role, PasswordEnv: "CELLOG_" + strings.ToUpper(role) + "_PASSWORD"}
+	}
+	port := 3306
+	for i := range d.clusters {
+		c := config.Cluster{Name: fmt.Sprintf("c%d", i+1), Accounts: config.Accounts{
+			Worker: account("worker"), Tailer: account("tailer"), Indexer: account("indexer"), Admin: account("admin")}}
+		for j := range d.minions + 1 {
+			c.Nodes = append(c.Nodes, config.Node{Name: c.Name + string(rune('a'+j)), Addr: fmt.Sprintf("127.0.0.1:%d", port)})
+			port++
+		}
+		cfg.Clusters = append(cfg.Clusters, c)
+	}
+	cfg.Datastores = []config.Datastore{{Name: d.datastore, Ack: "primary", MergedTopic: d.merged}}
+	cfg.Worker.Listen, cfg.Admin.Listen, cfg.Indexer.Schemas = d.listen, d.admin, d.schemas
+	text, err := yaml.Marshal(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := config.Parse(devConfigName, text); err != nil {
+		return nil, exitError{exitUsage, err} // an address in a flag
+	}
+	return text, nil
 }
