@@ -136,8 +136,8 @@ func TestMembersComeAndGo(t *testing.T) {
 		return func(ctx context.Context, c cellog.Cell) error {
 			l.begin(who, c.Key)
 			d := time.Duration(rand.IntN(2000)) * time.Microsecond
-			if rand.IntN(200) == 0 {
-				d = 100 * time.Millisecond // a member that leaves must wait for it
+			if rand.IntN(400) == 0 {
+				d = 800 * time.Millisecond // a member that leaves must wait for it
 			}
 			time.Sleep(d)
 			if rand.IntN(20) == 0 {
