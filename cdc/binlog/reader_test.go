@@ -127,13 +127,36 @@ func TestUnknownPositionIsLost(t *testing.T) {
 	r := newReader(t, n, nil)
 	n.Exec(t, "FLUSH BINARY LOGS")
 	beat(t, n, 1)
-	n.Exec(t, "PURGE BINARY LOGS BEFORE NOW() + INTERVAL 1 DAY")
+	// MariaDB keeps a log that its last checkpoint still needs, for a moment.
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		n.Exec(t, "PURGE BINARY LOGS BEFORE NOW() + INTERVAL 1 DAY")
+		if logs(t, n) == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the first binlog is not purged")
+		}
+	}
 	for _, from := range []string{"", "no gtid", "3E11FA47-71CA-11E1-9E33-C80AA9429562:1-5"} {
 		err := r.Run(t.Context(), from, func(*cdc.Transaction) error { return errEnd })
 		if !errors.Is(err, cdc.ErrPositionLost) {
 			t.Errorf("from %q: %v", from, err)
 		}
 	}
+}
+
+// logs counts the server's binlogs.
+func logs(t *testing.T, n *mysqltest.Node) (count int) {
+	t.Helper()
+	rows, err := n.DB(t, "").Query("SHOW BINARY LOGS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		count++
+	}
+	return count
 }
 
 func TestTooBigTransactionNamesItsRows(t *testing.T) {
