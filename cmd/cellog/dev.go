@@ -29,14 +29,19 @@ type devFlags struct {
 	dataDir, mysql, mysqld, kafka, prefix, datastore, listen, admin, schemas, readyFile, logLevel string
 	shards, clusters, minions                                                                     int
 	merged                                                                                        bool
+
+	// given says whether a flag was given: numbers that were not are those of
+	// the data directory.
+	given func(flag string) bool
 }
 
 func (d *devFlags) add(cmd *cobra.Command) {
 	f := cmd.Flags()
+	d.given = f.Changed
 	f.StringVar(&d.dataDir, "data-dir", defaultDataDir, "where the servers and the broker keep their data")
-	f.IntVar(&d.shards, "shards", 16, "shards of the datastore, fixed when it is made")
-	f.IntVar(&d.clusters, "clusters", 2, "storage clusters")
-	f.IntVar(&d.minions, "minions", 1, "minions of each cluster's master")
+	f.IntVar(&d.shards, "shards", app.DefaultShards, "shards of a new datastore, fixed when it is made")
+	f.IntVar(&d.clusters, "clusters", 2, "storage clusters of a new data directory")
+	f.IntVar(&d.minions, "minions", 1, "minions of each cluster's master, in a new data directory")
 	f.StringVar(&d.mysql, "mysql", "auto", "flavour of the servers: auto, mariadb or mysql")
 	f.StringVar(&d.mysqld, "mysqld", "", "path of the server's binary (default: looked for)")
 	f.StringVar(&d.kafka, "kafka", "embedded", "embedded, or HOST:PORT,… of brokers that run already")
@@ -86,11 +91,21 @@ func (d *devFlags) config(stderr io.Writer) app.DevConfig {
 	if d.kafka != "embedded" {
 		brokers = strings.Split(d.kafka, ",")
 	}
-	minions := d.minions
+	var minions *int
+	if d.given("minions") {
+		minions = &d.minions
+	}
+	clusters, shards := d.clusters, d.shards
+	if !d.given("clusters") {
+		clusters = 0
+	}
+	if !d.given("shards") {
+		shards = 0
+	}
 	log := obs.NewLogger(stderr, obs.LogConfig{Level: d.logLevel})
 	return app.DevConfig{
-		Local:       local.Config{DataDir: d.dataDir, Clusters: d.clusters, Minions: &minions, Flavour: mysqlserver.Flavour(d.mysql), Binary: mysqld, KafkaBrokers: brokers, Logger: log},
-		KafkaPrefix: d.prefix, Datastore: d.datastore, Shards: d.shards, Listen: d.listen, AdminListen: d.admin, Schemas: d.schemas, MergedTopic: d.merged,
+		Local:       local.Config{DataDir: d.dataDir, Clusters: clusters, Minions: minions, Flavour: mysqlserver.Flavour(d.mysql), Binary: mysqld, KafkaBrokers: brokers, Logger: log},
+		KafkaPrefix: d.prefix, Datastore: d.datastore, Shards: shards, Listen: d.listen, AdminListen: d.admin, Schemas: d.schemas, MergedTopic: d.merged,
 		// Files of an earlier run speak of servers that are gone.
 		Owned: d.removeReady,
 		Env:   app.Env{Log: log},

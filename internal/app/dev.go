@@ -17,13 +17,17 @@ import (
 // of every cluster have come through Kafka.
 const readyTimeout = 60 * time.Second
 
+// DefaultShards is how many shards Dev gives a new datastore.
+const DefaultShards = 16
+
 // DevConfig says what Dev runs.
 type DevConfig struct {
 	// Local are the private servers.
 	Local local.Config
 	// KafkaPrefix is the prefix of all topics, groups and transactional ids.
 	KafkaPrefix string
-	// Datastore is made if it is not there, with so many Shards.
+	// Datastore is made if it is not there, with so many Shards; zero means
+	// what it has, and DefaultShards for a new one.
 	Datastore string
 	Shards    int
 	// Listen and AdminListen are the addresses of the HTTP API and of the
@@ -88,7 +92,11 @@ func (d *Dev) start(ctx context.Context) (err error) {
 		return err
 	}
 	env.Registry = d.admin.Registry()
-	create := Create{Name: d.cfg.Datastore, Shards: d.cfg.Shards, Grant: true}
+	shards, err := d.shards(ctx)
+	if err != nil {
+		return err
+	}
+	create := Create{Name: d.cfg.Datastore, Shards: shards, Grant: true}
 	if err := CreateDatastore(ctx, d.config, env, create); err != nil {
 		return err
 	}
@@ -118,6 +126,23 @@ func (d *Dev) start(ctx context.Context) (err error) {
 	d.watching.Go(func() { d.waitForFailure(watch) })
 	d.watching.Go(func() { d.watchServers(watch) })
 	return d.waitUntilReady(ctx)
+}
+
+// shards returns how many shards the datastore is to have.
+func (d *Dev) shards(ctx context.Context) (int, error) {
+	if d.cfg.Shards != 0 {
+		return d.cfg.Shards, nil
+	}
+	all, err := Datastores(ctx, d.config, d.cfg.Env)
+	if err != nil {
+		return 0, err
+	}
+	for _, ds := range all {
+		if ds.Name == d.cfg.Datastore {
+			return ds.Shards, nil
+		}
+	}
+	return DefaultShards, nil
 }
 
 // waitUntilReady polls the readiness checks, which the probes of an operator
