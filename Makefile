@@ -14,11 +14,11 @@ GOTEST    := $(GO) test -race -timeout 15m
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## Install what make test and make demo need (a MariaDB or MySQL server, by apt).
-	@tools/install-deps.sh server
+setup: ## Install what make test and make demo need (a MariaDB or MySQL server and a C compiler, by apt).
+	@tools/install-deps.sh server compiler
 
 setup-all: ## Install what CI needs too: Java and Maven for Apache Kafka, kcat, Python clients.
-	@tools/install-deps.sh server kafka clients
+	@tools/install-deps.sh server compiler kafka clients
 
 build: ## Build bin/cellog.
 	$(GO) build -trimpath -o $(BIN)/cellog ./cmd/cellog

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # install-deps.sh WHAT...: install what is missing on Debian, nothing where all is there. WHAT is any of
 #   server   a MariaDB or MySQL server for the private servers of `cellog dev` and of the tests
+#   compiler a C compiler: Go's race detector needs cgo
 #   kafka    Java and Maven, with which get-kafka.sh fetches an Apache Kafka broker
 #   clients  kcat, a JDK, Maven and Debian's Python client, which the interoperability tests drive
 # Needs root (or sudo) only when something is missing.
@@ -15,6 +16,8 @@ for what in "${@:-server}"; do
   case $what in
     server)
       [ -n "${CELLOG_MYSQLD:-}" ] || need mariadb-server-core mariadbd mysqld ;;
+    compiler)
+      command -v gcc >/dev/null 2>&1 || command -v clang >/dev/null 2>&1 || missing+=(gcc libc6-dev) ;;
     kafka)
       need default-jre-headless java; need maven mvn ;;
     clients) # confluent-kafka and the other pinned clients: tests/interop itself, by pip and Maven
@@ -22,7 +25,7 @@ for what in "${@:-server}"; do
       python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || missing+=(python3-venv)
       /usr/bin/python3 -c 'import kafka' >/dev/null 2>&1 || missing+=(python3-kafka)
       /usr/bin/python3 -c 'import lz4' >/dev/null 2>&1 || missing+=(python3-lz4) ;;
-    *) echo "install-deps.sh: $what: want server, kafka or clients" >&2; exit 2 ;;
+    *) echo "install-deps.sh: $what: want server, compiler, kafka or clients" >&2; exit 2 ;;
   esac
 done
 [ ${#missing[@]} -eq 0 ] && exit 0
