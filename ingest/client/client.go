@@ -135,19 +135,15 @@ func (c *Client) do(ctx context.Context, r request) (*answer, error) {
 			return a, nil
 		default:
 			p := problemOf(a.status, a.header.Get("Content-Type"), a.body)
-			again, u := retryable(a.status, p.Code)
+			again, u := retryable(a.status)
+			unknown = unknown || u
 			err = p
+			if a.status == http.StatusConflict {
+				return a, err // what stands is known, whatever came before
+			}
 			if !again {
-				if a.status >= 500 {
-					unknown = unknown || u
-					return fail(a, err)
-				}
-				if a.status == 409 {
-					return a, err // what stands is known, whatever came before
-				}
 				return fail(a, err)
 			}
-			unknown = unknown || u
 			if s, e := strconv.Atoi(a.header.Get("Retry-After")); e == nil && s > 0 && s <= 60 {
 				wait = max(wait, time.Duration(s)*time.Second)
 			}

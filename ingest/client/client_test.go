@@ -55,6 +55,7 @@ func problem(w http.ResponseWriter, status int, code string) {
 func stored(w http.ResponseWriter, status int) {
 	w.Header().Set("Cellog-Shard", "7")
 	w.Header().Set("Cellog-Added-Id", "41")
+	w.Header().Set("Cellog-Epoch", "2")
 	w.Header().Set("Cellog-Created-At", "2026-03-01T00:00:00.000001Z")
 	w.Header().Set("Cellog-Token", cellog.Token{Key: key, Datastore: "trips", Shard: 7, Epoch: 2, AddedID: 41}.String())
 	w.WriteHeader(status)

@@ -69,7 +69,7 @@ func hasStatus(err error, status int) bool {
 
 // retryable is the one place that decides whether the same request may be sent
 // again, and whether it may have done its work already.
-func retryable(status int, code string) (again, unknown bool) {
+func retryable(status int) (again, unknown bool) {
 	switch status {
 	case 429, 503:
 		return true, false // nothing was kept (G9)

@@ -38,10 +38,7 @@ func (c *Client) Put(ctx context.Context, datastore string, p cellog.Put) (PutRe
 	res := PutResult{Buffered: a.status == http.StatusAccepted, Token: a.header.Get("Cellog-Token")}
 	res.Outcome = outcomeOf(a.status)
 	if res.Outcome != 0 {
-		res.Shard, res.AddedID, res.CreatedAt = place(a.header)
-		if t, e := cellog.ParseToken(res.Token); e == nil {
-			res.Epoch = t.Epoch
-		}
+		res.Shard, res.AddedID, res.Epoch, res.CreatedAt = place(a.header)
 	}
 	return res, err
 }
@@ -60,11 +57,12 @@ func outcomeOf(status int) cellog.Outcome {
 
 // place reads where a cell is from an answer's headers; what is missing stays
 // zero.
-func place(h http.Header) (cellog.ShardID, cellog.AddedID, time.Time) {
+func place(h http.Header) (cellog.ShardID, cellog.AddedID, cellog.Epoch, time.Time) {
 	shard, _ := strconv.Atoi(h.Get("Cellog-Shard"))
 	id, _ := strconv.ParseInt(h.Get("Cellog-Added-Id"), 10, 64)
+	epoch, _ := strconv.ParseInt(h.Get("Cellog-Epoch"), 10, 32)
 	at, _ := time.Parse(time.RFC3339Nano, h.Get("Cellog-Created-At"))
-	return cellog.ShardID(shard), cellog.AddedID(id), at
+	return cellog.ShardID(shard), cellog.AddedID(id), cellog.Epoch(epoch), at
 }
 
 // BatchResult is what became of one put of a batch: its result, or its error.
@@ -76,25 +74,15 @@ type BatchResult struct {
 
 // batchItem is one result as the worker sends it.
 type batchItem struct {
-	Status    int             `json:"status"`
-	Shard     cellog.ShardID  `json:"shard"`
-	AddedID   cellog.AddedID  `json:"added_id"`
-	Epoch     cellog.Epoch    `json:"epoch"`
-	CreatedAt time.Time       `json:"created_at"`
-	Token     string          `json:"token"`
-	Code      string          `json:"code"`
-	Title     string          `json:"title"`
-	Detail    string          `json:"detail"`
-	Problem   *Problem        `json:"problem"`
-	Error     json.RawMessage `json:"error"`
-}
-
-func (i *batchItem) problem() *Problem {
-	if i.Problem != nil {
-		i.Problem.Status = i.Status
-		return i.Problem
-	}
-	return &Problem{Status: i.Status, Code: i.Code, Title: i.Title, Detail: i.Detail}
+	Status    int            `json:"status"`
+	Shard     cellog.ShardID `json:"shard"`
+	AddedID   cellog.AddedID `json:"added_id"`
+	Epoch     cellog.Epoch   `json:"epoch"`
+	CreatedAt time.Time      `json:"created_at"`
+	Token     string         `json:"token"`
+	Code      string         `json:"code"`
+	Title     string         `json:"title"`
+	Detail    string         `json:"detail"`
 }
 
 // PutBatch stores many cells in one request; the results are in the order of
@@ -136,8 +124,8 @@ func (c *Client) PutBatch(ctx context.Context, datastore string, puts []cellog.P
 			if item.Status < 400 {
 				continue
 			}
-			r.Err = item.problem()
-			retry, u := retryable(item.Status, item.Code)
+			r.Err = &Problem{Status: item.Status, Code: item.Code, Title: item.Title, Detail: item.Detail}
+			retry, u := retryable(item.Status)
 			unknown[i] = unknown[i] || u
 			if retry {
 				again = append(again, i)

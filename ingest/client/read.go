@@ -72,8 +72,8 @@ func (c *Client) get(ctx context.Context, datastore string, k cellog.Key, ref bo
 		return Cell{}, err
 	}
 	out := Cell{Cell: cellog.Cell{Key: k, Datastore: datastore, Body: a.body}, ReadFrom: a.header.Get("Cellog-Read-From")}
-	out.Shard, out.AddedID, out.CreatedAt = place(a.header)
-	out.Stale = a.header.Get("Cellog-Stale") == "true" || a.header.Get("Cellog-Stale") == "1"
+	out.Shard, out.AddedID, out.Epoch, out.CreatedAt = place(a.header)
+	out.Stale = a.header.Get("Cellog-Stale") == "true"
 	if v := a.header.Get("Cellog-Ref-Key"); v != "" {
 		if out.Ref, err = cellog.ParseRefKey(v); err != nil {
 			return Cell{}, err
