@@ -37,8 +37,6 @@ type Config struct {
 	// mark does not stand by for itself; never give two the same. Default:
 	// random.
 	Mark string
-	// MaxBodyBytes bounds a cell's JSON. Default: 8 MiB.
-	MaxBodyBytes int
 	// MaxTransactionCells and MaxTransactionBytes bound a Kafka transaction
 	// while the tailer is behind. Defaults: 10,000 and 16 MiB.
 	MaxTransactionCells int
@@ -86,7 +84,6 @@ func (c Config) withDefaults() (Config, error) {
 			*v = d
 		}
 	}
-	def(&c.MaxBodyBytes, 8<<20)
 	def(&c.MaxTransactionCells, 10_000)
 	def(&c.MaxTransactionBytes, 16<<20)
 	def(&c.MaxQueueBytes, 64<<20)

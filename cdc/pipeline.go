@@ -23,13 +23,13 @@ type chunk struct {
 // transcode runs until the queue is closed and empty, or ctx ends: it cuts the
 // queue into chunks, has them transcoded by n goroutines, and hands them to
 // out in order. It closes out.
-func transcode(ctx context.Context, q *queue, n, maxBody int, encode func(*Datastore, *cellog.Cell) (Message, Message), out chan<- *chunk) error {
+func transcode(ctx context.Context, q *queue, n int, encode func(*Datastore, *cellog.Cell) (Message, Message), out chan<- *chunk) error {
 	jobs := make(chan *chunk)
 	g, ctx := errgroup.WithContext(ctx)
 	for range n {
 		g.Go(func() error {
 			for c := range jobs {
-				transcodeItems(c.items, maxBody, encode)
+				transcodeItems(c.items, encode)
 				close(c.done)
 			}
 			return nil
@@ -78,7 +78,7 @@ func hand(ctx context.Context, c *chunk, jobs, out chan<- *chunk) error {
 
 // transcodeItems turns stored bodies into messages. The bodies of a chunk share
 // buffers: the messages live about equally long.
-func transcodeItems(items []item, maxBody int, encode func(*Datastore, *cellog.Cell) (Message, Message)) {
+func transcodeItems(items []item, encode func(*Datastore, *cellog.Cell) (Message, Message)) {
 	var buf []byte
 	for i := range items {
 		it := &items[i]
@@ -87,7 +87,7 @@ func transcodeItems(items []item, maxBody int, encode func(*Datastore, *cellog.C
 			buf = make([]byte, 0, max(want, min(len(items)-i, 32)*want))
 		}
 		start := len(buf)
-		grown, err := body.AppendJSON(buf, r.Body, maxBody)
+		grown, err := body.AppendJSON(buf, r.Body, 0)
 		if err != nil {
 			it.err = fmt.Errorf("%w: added_id %d: the stored body cannot be read: %w", ErrShard, r.AddedID, err)
 			continue

@@ -312,7 +312,7 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 		}
 		return err
 	})
-	g.Go(func() error { return transcode(hard, q, t.cfg.Transcoders, t.cfg.MaxBodyBytes, sess.Encode, out) })
+	g.Go(func() error { return transcode(hard, q, t.cfg.Transcoders, sess.Encode, out) })
 	g.Go(func() error { return com.run(hard, out) })
 	if t.cfg.Beat != nil {
 		g.Go(func() error { t.beat(read); return nil })

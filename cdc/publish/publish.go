@@ -11,6 +11,7 @@ import (
 	"github.com/cellog/cellog/cdc"
 	"github.com/cellog/cellog/internal/failpoint"
 	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/schemas/body"
 	"github.com/cellog/cellog/schemas/heartbeat"
 	"github.com/cellog/cellog/schemas/position"
 	"github.com/cellog/cellog/schemas/record"
@@ -25,8 +26,6 @@ type Config struct {
 	// Prefix starts the name of every topic and of the transactional id.
 	// Default: empty.
 	Prefix string
-	// MaxBodyBytes is the largest JSON body. Default: 8 MiB.
-	MaxBodyBytes int
 	// TransactionTimeout is for how long a frozen tailer holds readers back.
 	// Default and maximum: 10 s.
 	TransactionTimeout time.Duration
@@ -37,9 +36,6 @@ type Config struct {
 func (c Config) withDefaults() (Config, error) {
 	if c.Cluster == "" {
 		return c, errors.New("publish: Cluster is empty: want the storage cluster's name")
-	}
-	if c.MaxBodyBytes <= 0 {
-		c.MaxBodyBytes = 8 << 20
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
@@ -157,7 +153,7 @@ func (p *Publisher) producer(ctx context.Context) (*kafka.Producer, error) {
 	prod, err := kafka.OpenProducer(ctx, kafka.ProducerConfig{
 		Config: p.cfg.Kafka, TransactionalID: id,
 		TransactionTimeout: p.cfg.TransactionTimeout,
-		MaxRecordBytes:     p.cfg.MaxBodyBytes + 1<<20,
+		MaxRecordBytes:     body.MaxBytes + 1<<20,
 	})
 	return prod, convert(err)
 }

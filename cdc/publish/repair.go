@@ -145,7 +145,7 @@ func (r *repair) publish(ctx context.Context, entities cdc.EntityReader) error {
 			if !toColumn && !toMerged {
 				continue
 			}
-			if c.Body, err = body.AppendJSON(nil, c.Body, r.s.p.cfg.MaxBodyBytes); err != nil {
+			if c.Body, err = body.AppendJSON(nil, c.Body, 0); err != nil {
 				return fmt.Errorf("%s, added_id %d: %w", r.key, c.AddedID, err)
 			}
 			column, merged := r.s.Encode(r.ds, c)

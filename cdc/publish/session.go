@@ -11,6 +11,7 @@ import (
 	"github.com/cellog/cellog/cdc"
 	"github.com/cellog/cellog/internal/failpoint"
 	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/schemas/body"
 	"github.com/cellog/cellog/schemas/heartbeat"
 	"github.com/cellog/cellog/schemas/position"
 	"github.com/cellog/cellog/schemas/record"
@@ -34,7 +35,7 @@ func (s *session) Topic(ctx context.Context, ds *cdc.Datastore, column string) e
 		names = append(names, cellog.MergedTopicName(s.p.cfg.Prefix, ds.Name))
 	}
 	for _, name := range names {
-		made, err := s.p.adm.EnsureTopic(ctx, kafka.ColumnTopic(name, ds.Partitions, s.p.cfg.MaxBodyBytes))
+		made, err := s.p.adm.EnsureTopic(ctx, kafka.ColumnTopic(name, ds.Partitions, body.MaxBytes))
 		if errors.Is(err, kafka.ErrTopicMismatch) {
 			return fmt.Errorf("%w: %w", cdc.ErrShard, err)
 		}

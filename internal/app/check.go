@@ -24,7 +24,7 @@ func Inspect(ctx context.Context, cfg *config.Config, env Env) []doctor.Finding 
 		clusters = append(clusters, c.Name)
 		found = append(found, inspectCluster(ctx, cfg, c, datastores)...)
 	}
-	s := doctor.Stream{Kafka: kafkaConfig(cfg, env, "cellog-doctor"), Prefix: cfg.Kafka.Prefix, Clusters: clusters, MaxBody: int(cfg.Limits.BodyBytes)}
+	s := doctor.Stream{Kafka: kafkaConfig(cfg, env, "cellog-doctor"), Prefix: cfg.Kafka.Prefix, Clusters: clusters}
 	for _, d := range datastores {
 		s.Datastores = append(s.Datastores, doctor.Datastore{Name: d.Name, Partitions: d.Partitions})
 	}

@@ -34,7 +34,7 @@ func RepairShard(ctx context.Context, cfg *config.Config, env Env, cluster, data
 	defer func() { err = errors.Join(err, p.close()) }()
 	pub, err := publish.New(publish.Config{
 		Kafka: kafkaConfig(cfg, env, "cellog-repair-"+c.Name), Cluster: c.Name, Prefix: cfg.Kafka.Prefix,
-		MaxBodyBytes: int(cfg.Limits.BodyBytes), Logger: env.log(),
+		Logger: env.log(),
 	})
 	if err != nil {
 		return nil, err

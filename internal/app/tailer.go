@@ -65,7 +65,7 @@ func tails(cfg *config.Config, cluster string) bool {
 func (t *Tailers) add(cfg *config.Config, c *config.Cluster, env Env) error {
 	pub, err := publish.New(publish.Config{
 		Kafka: kafkaConfig(cfg, env, "cellog-tailer-"+c.Name), Cluster: c.Name, Prefix: cfg.Kafka.Prefix,
-		MaxBodyBytes: int(cfg.Limits.BodyBytes), Logger: env.log(),
+		Logger: env.log(),
 	})
 	if err != nil {
 		return err
@@ -76,8 +76,8 @@ func (t *Tailers) add(cfg *config.Config, c *config.Cluster, env Env) error {
 		Cluster: c.Name, Publisher: pub, Nodes: servers.nodes, TailMaster: cfg.Tailer.TailMaster,
 		Merged: func(ds string) bool { return cfg.Datastore(ds).MergedTopic },
 		Beat:   servers.beat, BeatEvery: cfg.Tailer.HeartbeatInterval,
-		MaxBodyBytes: int(cfg.Limits.BodyBytes), MaxTransactionCells: cfg.Tailer.TransactionCells,
-		Logger: env.log(), Registerer: env.Registry,
+		MaxTransactionCells: cfg.Tailer.TransactionCells,
+		Logger:              env.log(), Registerer: env.Registry,
 	})
 	if err != nil {
 		return err

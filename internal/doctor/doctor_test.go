@@ -11,6 +11,7 @@ import (
 	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/internal/mysqlserver"
 	"github.com/cellog/cellog/internal/mysqltest"
+	"github.com/cellog/cellog/schemas/body"
 )
 
 func TestMain(m *testing.M) { mysqltest.Main(m) }
@@ -160,12 +161,12 @@ func TestKafka(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Close()
-	for _, s := range []kafka.TopicSpec{kafka.PositionsTopic("_cellog.positions.c0"), kafka.ColumnTopic("trips.STATUS", 4, 8<<20)} {
+	for _, s := range []kafka.TopicSpec{kafka.PositionsTopic("_cellog.positions.c0"), kafka.ColumnTopic("trips.STATUS", 4, body.MaxBytes)} {
 		if _, err := a.EnsureTopic(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
 	}
-	found := Kafka(t.Context(), Stream{Kafka: cfg, Clusters: []string{"c0"}, Datastores: []Datastore{{"trips", 4}}, MaxBody: 8 << 20})
+	found := Kafka(t.Context(), Stream{Kafka: cfg, Clusters: []string{"c0"}, Datastores: []Datastore{{"trips", 4}}})
 	got := map[string]Level{}
 	for _, f := range found {
 		got[f.Where] = f.Level

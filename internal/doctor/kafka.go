@@ -11,6 +11,7 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/schemas/body"
 )
 
 // Datastore is what the topics of a datastore must agree with.
@@ -25,8 +26,6 @@ type Stream struct {
 	Prefix     string
 	Clusters   []string
 	Datastores []Datastore
-	// MaxBody is the largest JSON body, in bytes.
-	MaxBody int
 }
 
 // Kafka inspects the brokers and the topics of a stream.
@@ -59,7 +58,7 @@ func Kafka(ctx context.Context, s Stream) []Finding {
 		}
 		for _, n := range names {
 			if column := strings.TrimPrefix(n, stem); column == "_all" || cellog.CheckColumn(column) == nil {
-				found = append(found, topic(ctx, a, kafka.ColumnTopic(n, d.Partitions, s.MaxBody), ""))
+				found = append(found, topic(ctx, a, kafka.ColumnTopic(n, d.Partitions, body.MaxBytes), ""))
 			}
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/cellog/cellog/internal/kafka"
 	"github.com/cellog/cellog/internal/mysqlserver"
 	"github.com/cellog/cellog/internal/mysqltest"
+	"github.com/cellog/cellog/schemas/body"
 )
 
 func (r *rig) mustBeClean(t testing.TB) {
@@ -295,7 +296,7 @@ func TestTopicThatLostItsTailStopsItsShards(t *testing.T) {
 			}
 			if how == "recreated" {
 				waitFor(t, 10*time.Second, func() error {
-					_, err := adm.EnsureTopic(t.Context(), kafka.ColumnTopic(topic, 2, 8<<20))
+					_, err := adm.EnsureTopic(t.Context(), kafka.ColumnTopic(topic, 2, body.MaxBytes))
 					return err
 				})
 			}
