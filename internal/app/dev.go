@@ -10,6 +10,7 @@ import (
 
 	"github.com/cellog/cellog/deploy/local"
 	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/internal/obs"
 )
 
@@ -134,6 +135,9 @@ func (d *Dev) shards(ctx context.Context) (int, error) {
 		return d.cfg.Shards, nil
 	}
 	all, err := Datastores(ctx, d.config, d.cfg.Env)
+	if mysqlconn.IsMissing(err) {
+		return DefaultShards, nil // the servers are new
+	}
 	if err != nil {
 		return 0, err
 	}
