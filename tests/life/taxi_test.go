@@ -121,6 +121,7 @@ func runStatusTrigger(t *testing.T, d *dev) (stop func()) {
 			return err
 		}
 		put := cellog.Put{Key: cellog.Key{Row: cell.Row, Column: "STATUS", Ref: 1}}
+		var err error // of this cell: functions run in parallel
 		put.Body, err = json.Marshal(map[string]any{"state": "paid", "by": tr.Payment, "total": tr.Total})
 		if tr.Payment == "" {
 			put.Column = "NOTES"
