@@ -82,7 +82,7 @@ func startDev(tb testing.TB) (httpURL string, brokers []string) {
 			return r.HTTP, r.Kafka
 		}
 		if time.Now().After(limit) {
-			tb.Fatal("cellog dev is not ready after two minutes")
+			tb.Fatal("cellog dev is not ready after two minutes; give CELLOG_BENCH_FLAGS='--log-level info' to see why")
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

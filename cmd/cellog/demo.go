@@ -107,8 +107,6 @@ func playDemo(cmd *cobra.Command, dev *devFlags, d demo.Config) (_ *demo.Report,
 	out := cmd.ErrOrStderr()
 	fmt.Fprintf(out, "seed %d; starting servers and broker\n", d.Seed)
 	cfg := dev.config(out)
-	// What is removed afterwards need not survive a power cut, only kill -9.
-	cfg.Local.KafkaNoSync = temporary
 	all, err := startDev(cmd.Context(), dev, cfg)
 	if err != nil {
 		return nil, err

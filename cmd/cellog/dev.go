@@ -28,7 +28,7 @@ const devStopTimeout = 30 * time.Second
 type devFlags struct {
 	dataDir, mysql, mysqld, kafka, prefix, datastore, listen, admin, schemas, readyFile, logLevel string
 	shards, clusters, minions                                                                     int
-	merged                                                                                        bool
+	merged, kafkaSync                                                                             bool
 
 	// given says whether a flag was given: numbers that were not are those of
 	// the data directory.
@@ -45,6 +45,7 @@ func (d *devFlags) add(cmd *cobra.Command) {
 	f.StringVar(&d.mysql, "mysql", "auto", "flavour of the servers: auto, mariadb or mysql")
 	f.StringVar(&d.mysqld, "mysqld", "", "path of the server's binary (default: looked for)")
 	f.StringVar(&d.kafka, "kafka", "embedded", "embedded, or HOST:PORT,… of brokers that run already")
+	f.BoolVar(&d.kafkaSync, "kafka-sync", false, "let the embedded broker sync each batch to disk, to survive power cuts too; slow")
 	f.StringVar(&d.prefix, "kafka-prefix", "", "prefix of all topics, groups and transactional ids")
 	f.StringVar(&d.datastore, "datastore", "trips", "the datastore to make")
 	f.StringVar(&d.listen, "listen", config.Default().Worker.Listen, "address of the HTTP API")
@@ -104,7 +105,7 @@ func (d *devFlags) config(stderr io.Writer) app.DevConfig {
 	}
 	log := obs.NewLogger(stderr, obs.LogConfig{Level: d.logLevel})
 	return app.DevConfig{
-		Local:       local.Config{DataDir: d.dataDir, Clusters: clusters, Minions: minions, Flavour: mysqlserver.Flavour(d.mysql), Binary: mysqld, KafkaBrokers: brokers, Logger: log},
+		Local:       local.Config{DataDir: d.dataDir, Clusters: clusters, Minions: minions, Flavour: mysqlserver.Flavour(d.mysql), Binary: mysqld, KafkaBrokers: brokers, KafkaSync: d.kafkaSync, Logger: log},
 		KafkaPrefix: d.prefix, Datastore: d.datastore, Shards: shards, Listen: d.listen, AdminListen: d.admin, Schemas: d.schemas, MergedTopic: d.merged,
 		// Files of an earlier run speak of servers that are gone.
 		Owned: d.removeReady,

@@ -36,9 +36,12 @@ type Config struct {
 	// KafkaBrokers are the addresses of a Kafka that is there. Empty means the
 	// embedded broker.
 	KafkaBrokers []string
-	// KafkaNoSync lets the embedded broker acknowledge before data is on disk:
-	// safe over kill -9, not over a power cut. Default false.
-	KafkaNoSync bool
+	// KafkaSync makes the embedded broker sync every batch to the disk before
+	// it acknowledges: then it is safe over a power cut too, at 50 syncs and
+	// more a transaction. Default false: safe over kill -9; a shard whose
+	// topic lost its tail in a power cut is stopped by its tailer, and
+	// rebuilt from MySQL by `cellog tailer repair`.
+	KafkaSync bool
 	// Logger gets what happens. Default: discard.
 	Logger *slog.Logger
 }

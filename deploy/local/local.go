@@ -119,7 +119,7 @@ func (l *Local) start(ctx context.Context) error {
 
 // startBroker starts the broker on its port, or on another one if that is taken.
 func (l *Local) startBroker() error {
-	c := devbroker.Config{Dir: filepath.Join(l.cfg.DataDir, "kafka"), Port: l.topology.KafkaPort, NoSync: l.cfg.KafkaNoSync, Logger: l.cfg.Logger}
+	c := devbroker.Config{Dir: filepath.Join(l.cfg.DataDir, "kafka"), Port: l.topology.KafkaPort, NoSync: !l.cfg.KafkaSync, Logger: l.cfg.Logger}
 	var err error
 	if l.broker, err = devbroker.Start(c); errors.Is(err, devbroker.ErrPortTaken) {
 		c.Port = 0
