@@ -107,6 +107,9 @@ type Producer struct {
 	inTxn         bool
 	lastCommit    time.Time
 
+	known map[Partition]struct{} // partitions that the client's EndTransaction sees
+	fresh []Partition            // sent to, and not in known
+
 	sendErr atomic.Pointer[sendError] // written by promises
 	broken  error                     // the first failure; owned by the using goroutine
 }
@@ -151,7 +154,7 @@ func OpenProducer(ctx context.Context, cfg ProducerConfig) (*Producer, error) {
 		cl.Close()
 		return nil, fmt.Errorf("open producer %q: %w", cfg.TransactionalID, convert(err))
 	}
-	return &Producer{cl: cl, transactional: cfg.TransactionalID != ""}, nil
+	return &Producer{cl: cl, transactional: cfg.TransactionalID != "", known: make(map[Partition]struct{})}, nil
 }
 
 // batchBytes bounds a batch: the internal topics have the broker's default
@@ -200,6 +203,10 @@ func (p *Producer) Send(ctx context.Context, m *Message) error {
 	if p.sendErr.Load() != nil {
 		return p.failSent()
 	}
+	if at := (Partition{m.rec.Topic, m.rec.Partition}); !p.seen(at) {
+		p.known[at] = struct{}{}
+		p.fresh = append(p.fresh, at)
+	}
 	p.cl.Produce(ctx, &m.rec, p.promise)
 	return nil
 }
@@ -234,6 +241,9 @@ func (p *Producer) Commit(ctx context.Context) error {
 	if !p.inTxn {
 		return nil
 	}
+	if err := p.settle(ctx); err != nil {
+		return p.fail(err)
+	}
 	if p.transactional {
 		if err := p.cl.EndTransaction(ctx, kgo.TryCommit); err != nil {
 			return p.fail(err)
@@ -241,6 +251,34 @@ func (p *Producer) Commit(ctx context.Context) error {
 	}
 	p.inTxn = false
 	p.lastCommit = time.Now()
+	return nil
+}
+
+func (p *Producer) seen(at Partition) bool {
+	_, ok := p.known[at]
+	return ok
+}
+
+// settle waits until the client's own table holds every partition that was
+// sent to. The client may send to a partition, and have the answer, before the
+// metadata update that found it has stored the table; EndTransaction then sees
+// no partition in the transaction, aborts it and returns nil (franz-go 1.22.3;
+// seen in one of a hundred first transactions on a busy machine).
+func (p *Producer) settle(ctx context.Context) error {
+	for len(p.fresh) > 0 {
+		at := p.fresh[len(p.fresh)-1]
+		if leader, _, err := p.cl.PartitionLeader(at.Topic, at.Partition); leader >= 0 || err != nil {
+			p.fresh = p.fresh[:len(p.fresh)-1]
+			continue
+		}
+		t := time.NewTimer(100 * time.Microsecond)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return ctx.Err()
+		}
+	}
 	return nil
 }
 
