@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -73,7 +74,12 @@ func opened(c *position.Cluster) error {
 
 // standBy returns when the cluster is open and no other tailer's heartbeats
 // flow.
+//
+// Several tailers may look at the same instants: what each does is therefore
+// spread by chance, and a mark is judged dead only if no other has taken its
+// place meanwhile, or they would throw each other out in turn.
 func (t *Tailer) standBy(ctx context.Context) error {
+	silent := ""
 	for {
 		pos, err := t.cfg.Publisher.Positions(ctx)
 		if err != nil {
@@ -83,10 +89,10 @@ func (t *Tailer) standBy(ctx context.Context) error {
 			return err
 		}
 		mark := pos.Cluster.TailerMark
-		if mark == "" || mark == t.cfg.Mark {
+		if mark == "" || mark == t.cfg.Mark || mark == silent {
 			break
 		}
-		watch, cancel := context.WithTimeout(ctx, t.cfg.StandBy)
+		watch, cancel := context.WithTimeout(ctx, t.cfg.StandBy+rand.N(t.cfg.BeatEvery))
 		err = t.cfg.Publisher.Watch(watch, mark)
 		late := watch.Err() != nil
 		cancel()
@@ -94,7 +100,8 @@ func (t *Tailer) standBy(ctx context.Context) error {
 			return ctx.Err()
 		}
 		if err != nil && late {
-			break // its heartbeats have ended
+			silent = mark // its heartbeats have ended
+			continue
 		}
 		if err != nil {
 			return err

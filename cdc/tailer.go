@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -127,7 +128,11 @@ func (t *Tailer) Run(ctx context.Context) {
 			wait = first
 		}
 		t.cfg.Logger.Warn("tailer starts anew", "cluster", t.cfg.Cluster, "reason", reason, "error", err, "wait", wait)
-		if sleep(ctx, wait) != nil {
+		pause := wait/2 + rand.N(wait)
+		if reason == "fenced" {
+			pause += rand.N(t.cfg.BeatEvery) // the other one needs a moment to leave its mark
+		}
+		if sleep(ctx, pause) != nil {
 			continue // ctx has ended; the check above returns
 		}
 		wait = min(2*wait, most)
