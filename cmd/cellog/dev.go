@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,8 +68,30 @@ func (d *devFlags) check() error {
 		return usageError("--minions %d: want 0 to 16", d.minions)
 	case d.mysql != "auto" && d.mysql != "mariadb" && d.mysql != "mysql":
 		return usageError("--mysql %q: want auto, mariadb or mysql", d.mysql)
+	case !slices.Contains([]string{"debug", "info", "warn", "error"}, d.logLevel):
+		return usageError("--log-level %q: want debug, info, warn or error", d.logLevel)
 	case d.dataDir == "":
 		return usageError("--data-dir is empty")
+	}
+	if err := config.CheckPrefix(d.prefix); err != nil {
+		return usageError("--kafka-prefix %w", err)
+	}
+	if d.kafka != "embedded" {
+		for b := range strings.SplitSeq(d.kafka, ",") {
+			if err := config.CheckAddr(b); err != nil {
+				return usageError("--kafka %w", err)
+			}
+		}
+	}
+	for flag, addr := range map[string]string{"--listen": d.listen, "--admin-listen": d.admin} {
+		if err := config.CheckListen(addr); err != nil {
+			return usageError("%s %w", flag, err)
+		}
+	}
+	if dir := filepath.Dir(d.readyFile); d.readyFile != "" {
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+			return usageError("--ready-file %s: there is no directory %s", d.readyFile, dir)
+		}
 	}
 	if d.schemas != "" {
 		abs, err := filepath.Abs(d.schemas)

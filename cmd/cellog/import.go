@@ -50,6 +50,14 @@ Exit codes: 0 all rows are stored, 1 rows were bad or it failed, 3 rows conflict
 			if err := cellog.CheckDatastore(args[0]); err != nil {
 				return exitError{exitUsage, err}
 			}
+			switch {
+			case parallel < 1 || parallel > 256:
+				return usageError("--parallel %d: want 1 to 256", parallel)
+			case batch < 1 || batch > 10000:
+				return usageError("--batch %d: want 1 to 10000", batch)
+			case maxBad < 0:
+				return usageError("--max-bad %d: want 0 (no limit) or more", maxBad)
+			}
 			m.Types = map[string]string{}
 			for _, f := range typeFlags {
 				i := strings.LastIndexByte(f, ':')

@@ -33,6 +33,9 @@ Exit codes: 0 no difference, 1 it could not compare, 3 differences.`,
 			if err := checkFormat(format); err != nil {
 				return err
 			}
+			if c.Parallel < 1 || c.Parallel > 256 {
+				return usageError("--parallel %d: want 1 to 256", c.Parallel)
+			}
 			cfg, err := t.mustLoad()
 			if err != nil {
 				return err

@@ -62,8 +62,8 @@ func (k *checker) kafka(c *Kafka) {
 	for i, b := range c.Brokers {
 		k.addr(fmt.Sprintf("kafka.brokers[%d]", i), b, false)
 	}
-	if !topicPrefix.MatchString(c.Prefix) {
-		k.bad("kafka.prefix", "%.40q: want up to 100 letters, digits, dots, underscores or hyphens", c.Prefix)
+	if err := CheckPrefix(c.Prefix); err != nil {
+		k.bad("kafka.prefix", "%v", err)
 	}
 }
 
@@ -137,11 +137,33 @@ func (k *checker) limits(c *Limits) {
 	}
 }
 
-func (k *checker) addr(path, v string, emptyHost bool) {
+// CheckPrefix returns an error unless prefix may stand before topic names.
+func CheckPrefix(prefix string) error {
+	if !topicPrefix.MatchString(prefix) {
+		return fmt.Errorf("%.40q: want up to 100 letters, digits, dots, underscores or hyphens", prefix)
+	}
+	return nil
+}
+
+// CheckAddr returns an error unless v is the HOST:PORT of a server.
+func CheckAddr(v string) error { return checkAddr(v, false) }
+
+// CheckListen returns an error unless v is a HOST:PORT to listen on; the host
+// may be missing, and port 0 means a free one.
+func CheckListen(v string) error { return checkAddr(v, true) }
+
+func checkAddr(v string, emptyHost bool) error {
 	host, port, err := net.SplitHostPort(v)
 	n, perr := strconv.Atoi(port)
 	if err != nil || perr != nil || n < 0 || n > 65535 || !emptyHost && (host == "" || n == 0) {
-		k.bad(path, "%.80q: want HOST:PORT", v)
+		return fmt.Errorf("%.80q: want HOST:PORT", v)
+	}
+	return nil
+}
+
+func (k *checker) addr(path, v string, emptyHost bool) {
+	if err := checkAddr(v, emptyHost); err != nil {
+		k.bad(path, "%v", err)
 	}
 }
 
