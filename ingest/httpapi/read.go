@@ -55,6 +55,9 @@ func (a *API) getColumn(w http.ResponseWriter, r *http.Request, v vars) error {
 	ctx, cancel := a.reading(r)
 	defer cancel()
 	if !all {
+		if q.Has("limit") || q.Has("cursor") {
+			return fail("bad_parameter", "limit and cursor are for versions=all; the newest cell is one")
+		}
 		c, o, err := a.cfg.Store.Newest(ctx, ds, k.Row, k.Column, from)
 		return a.answerCell(w, r, c, o, err)
 	}

@@ -99,6 +99,8 @@ func hostiles(ds string) []hostile {
 	add("parameter: limit 0", "GET", "/v1/"+ds+"/cells/"+row+"?limit=0", "", 400, "bad_parameter")
 	add("parameter: limit 1001", "GET", "/v1/"+ds+"/cells/"+row+"?limit=1001", "", 400, "bad_parameter")
 	add("parameter: versions", "GET", "/v1/"+ds+"/cells/"+row+"?versions=some", "", 400, "bad_parameter")
+	add("parameter: limit without versions", "GET", "/v1/"+ds+"/cells/"+row+"/BASE?limit=0", "", 400, "bad_parameter")
+	add("parameter: cursor without versions", "GET", "/v1/"+ds+"/cells/"+row+"/BASE?cursor=AAAA", "", 400, "bad_parameter")
 	add("parameter: malformed", "GET", good+"?read=%zz", "", 400, "bad_parameter")
 	add("cursor: nonsense", "GET", "/v1/"+ds+"/cells/"+row+"/BASE?versions=all&cursor=xyz", "", 400, "bad_cursor")
 	add("cursor: of another list", "GET", "/v1/"+ds+"/cells/"+row+"/BASE?versions=all&cursor=cjEgQkFTRQ", "", 400, "bad_cursor")
