@@ -7,7 +7,7 @@ STATICCHECK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 
 MYSQLD    := $(CACHE)/mysql/mysqld
 KAFKA_DIR := $(CACHE)/kafka
-GOTEST    := $(GO) test -race -timeout 15m
+GOTEST    := $(GO) test -race -timeout 30m
 
 .PHONY: help setup setup-all build demo test lint fmt bench integration interop life soak mysql kafka ci clean
 
