@@ -56,7 +56,7 @@ func TestServerKilledUnderLoad(t *testing.T) {
 	}
 	for range 3 {
 		before := count(201)
-		waitFor(t, 30*time.Second, func() error {
+		waitFor(t, 2*time.Minute, func() error {
 			if n := count(201); n < before+200 {
 				return fmt.Errorf("%d cells stored, want %d", n, before+200)
 			}
@@ -67,7 +67,7 @@ func TestServerKilledUnderLoad(t *testing.T) {
 		node.Exec(t, "SET GLOBAL read_only = OFF")
 	}
 	before := count(201)
-	waitFor(t, 30*time.Second, func() error {
+	waitFor(t, 2*time.Minute, func() error {
 		if count(201) < before+100 {
 			return fmt.Errorf("%d cells stored since the last kill", count(201)-before)
 		}

@@ -96,7 +96,7 @@ func TestKillEverything(t *testing.T) {
 			t.Fatalf("acknowledged cell %s: body %s, want %s", a.key, cell.Body, a.body)
 		}
 	}
-	waitFor(t, time.Minute, func() error {
+	waitFor(t, 3*time.Minute, func() error {
 		seen := make(map[cellog.Key]int)
 		for _, column := range columns {
 			for _, cell := range readTopic(t, d, column) {
@@ -115,7 +115,7 @@ func TestKillEverything(t *testing.T) {
 		}
 		return nil
 	})
-	waitFor(t, time.Minute, func() error {
+	waitFor(t, 3*time.Minute, func() error {
 		if out, code := d.cellog(t, "verify", "trips", "--config", d.config(t), "--format", "json"); code != 0 {
 			return fmt.Errorf("verify: exit %d: %s", code, out)
 		}

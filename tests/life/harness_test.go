@@ -148,7 +148,7 @@ func (d *dev) kill(t *testing.T) {
 	d.cmd = nil
 	for _, c := range d.Clusters {
 		for _, n := range c.Nodes {
-			waitFor(t, 20*time.Second, func() error {
+			waitFor(t, 2*time.Minute, func() error {
 				if err := syscall.Kill(n.PID, 0); !errors.Is(err, syscall.ESRCH) && !zombie(n.PID) {
 					return fmt.Errorf("mysqld %d is still there", n.PID)
 				}

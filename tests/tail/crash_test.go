@@ -89,7 +89,7 @@ func TestKilledTailersLeaveNeitherHoleNorDuplicate(t *testing.T) {
 	rnd := seeded(t)
 	crash(t, r, rnd, kills(60), points, false)
 	c := startChild(t, r.spec())
-	r.waitDrained(t, 30*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	c.kill()
 	if rep := r.read(t); !rep.clean() || rep.records != r.total() {
 		t.Errorf("%+v of %d", rep, r.total())
@@ -107,7 +107,7 @@ func TestKilledIdempotentTailersAreCaught(t *testing.T) {
 	spec := r.spec()
 	spec.Idempotent = true
 	c := startChild(t, spec)
-	waitFor(t, 30*time.Second, func() error {
+	waitFor(t, 2*time.Minute, func() error {
 		rep := r.read(t)
 		if rep.duplicates == 0 {
 			return fmt.Errorf("no duplicate among %d records", rep.records)
@@ -137,7 +137,7 @@ func frozen(t *testing.T, r *rig, rnd *rand.Rand, point string, nth int, idempot
 		t.Fatalf("the second did not take over from one frozen at %s:\n%s", point, second.output())
 	}
 	before := r.total()
-	waitFor(t, 10*time.Second, func() error {
+	waitFor(t, 2*time.Minute, func() error {
 		if n := r.total(); n < before+50 {
 			return fmt.Errorf("%d cells put", n-before)
 		}
@@ -148,7 +148,7 @@ func frozen(t *testing.T, r *rig, rnd *rand.Rand, point string, nth int, idempot
 	}
 	// The thawed one must notice, start anew, and stand by.
 	before = r.total()
-	waitFor(t, 10*time.Second, func() error {
+	waitFor(t, 2*time.Minute, func() error {
 		if n := r.total(); n < before+100 {
 			return fmt.Errorf("%d cells put", n-before)
 		}
@@ -156,7 +156,7 @@ func frozen(t *testing.T, r *rig, rnd *rand.Rand, point string, nth int, idempot
 	})
 	cancel()
 	<-done
-	r.waitDrained(t, 30*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	second.kill()
 	first.kill()
 }

@@ -56,7 +56,7 @@ func (r *rig) purge(t testing.TB) {
 	}
 	rows.Close()
 	// MariaDB keeps a log that its last checkpoint still needs, for a moment.
-	waitFor(t, 20*time.Second, func() error {
+	waitFor(t, 2*time.Minute, func() error {
 		r.exec(t, "PURGE BINARY LOGS TO '"+file+"'")
 		logs, err := r.binlogs(t)
 		if err != nil || len(logs) != 1 {
@@ -98,7 +98,7 @@ func TestPurgedBinlogHealsFromEntity(t *testing.T) {
 	r.putSome(t, rnd, 700)
 	r.purge(t)
 	tl := r.run(t, nil)
-	r.waitDrained(t, 20*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	r.mustBeClean(t)
 	// It was purged behind the last position.
 	stop(t, tl)
@@ -107,7 +107,7 @@ func TestPurgedBinlogHealsFromEntity(t *testing.T) {
 	r.putSome(t, rnd, 50)
 	tl = r.run(t, nil)
 	r.putSome(t, rnd, 200)
-	r.waitDrained(t, 20*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	r.mustBeClean(t)
 	if s := tl.Status(); len(s.Stopped) != 0 {
 		t.Errorf("stopped: %v", s.Stopped)
@@ -124,7 +124,7 @@ func TestTransactionTooBigForMemoryComesFromEntity(t *testing.T) {
 		}
 		r.putSome(t, rnd, 20)
 	}
-	r.waitDrained(t, 20*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	r.mustBeClean(t)
 }
 
@@ -143,7 +143,7 @@ func TestCompressedBinlog(t *testing.T) {
 	r.putSome(t, rnd, 300)
 	tl := r.run(t, nil)
 	r.putSome(t, rnd, 300)
-	r.waitDrained(t, 20*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	r.mustBeClean(t)
 	waitFor(t, 5*time.Second, tl.Ready)
 }
@@ -178,11 +178,11 @@ func TestOtherTransactionsBetween(t *testing.T) {
 		r.exec(t, q)
 	}
 	r.putSome(t, rnd, 10)
-	r.waitDrained(t, 20*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	stop(t, tl)
 	r.putSome(t, rnd, 10)
 	tl = r.run(t, nil)
-	r.waitDrained(t, 20*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	r.mustBeClean(t)
 	if s := tl.Status(); len(s.Stopped) != 0 {
 		t.Errorf("stopped: %v", s.Stopped)
@@ -193,7 +193,7 @@ func TestOtherTransactionsBetween(t *testing.T) {
 func waitStopped(t testing.TB, tl *cdc.Tailer, k cdc.ShardKey) error {
 	t.Helper()
 	var why error
-	waitFor(t, 20*time.Second, func() error {
+	waitFor(t, 2*time.Minute, func() error {
 		s := tl.Status()
 		if why = s.Stopped[k]; why == nil || len(s.Stopped) != 1 {
 			return fmt.Errorf("stopped: %v", s.Stopped)
@@ -245,7 +245,7 @@ func TestBrokenRulesStopTheirShardOnly(t *testing.T) {
 				}
 			}
 			tl := r.run(t, func(c *cdc.Config, _ *binlog.Config) { c.FillWait = 200 * time.Millisecond })
-			r.waitDrained(t, 20*time.Second)
+			r.waitDrained(t, 2*time.Minute)
 			r.exec(t, c.sql(r))
 			k := cdc.ShardKey{Datastore: r.store, Shard: 1}
 			why := waitStopped(t, tl, k)
@@ -258,14 +258,14 @@ func TestBrokenRulesStopTheirShardOnly(t *testing.T) {
 			if err := r.put(t.Context(), 0, 5, rnd); err != nil {
 				t.Fatal(err)
 			}
-			r.waitDrained(t, 20*time.Second)
+			r.waitDrained(t, 2*time.Minute)
 			stop(t, tl)
 			tl = r.run(t, func(c *cdc.Config, _ *binlog.Config) { c.FillWait = 200 * time.Millisecond })
 			waitStopped(t, tl, k)
 			if err := r.put(t.Context(), 0, 5, rnd); err != nil {
 				t.Fatal(err)
 			}
-			r.waitDrained(t, 20*time.Second)
+			r.waitDrained(t, 2*time.Minute)
 			r.mustBeClean(t)
 		})
 	}
@@ -283,7 +283,7 @@ func TestTopicThatLostItsTailStopsItsShards(t *testing.T) {
 				}
 			}
 			tl := r.run(t, nil)
-			r.waitDrained(t, 20*time.Second)
+			r.waitDrained(t, 2*time.Minute)
 			stop(t, tl)
 			adm, err := kafka.NewAdmin(r.kafka)
 			if err != nil {
@@ -295,7 +295,7 @@ func TestTopicThatLostItsTailStopsItsShards(t *testing.T) {
 				t.Fatal(err)
 			}
 			if how == "recreated" {
-				waitFor(t, 10*time.Second, func() error {
+				waitFor(t, 2*time.Minute, func() error {
 					_, err := adm.EnsureTopic(t.Context(), kafka.ColumnTopic(topic, 2, body.MaxBytes))
 					return err
 				})
@@ -308,7 +308,7 @@ func TestTopicThatLostItsTailStopsItsShards(t *testing.T) {
 			if err := errors.Join(r.putColumn(t.Context(), 0, "BASE", 20, rnd), r.putColumn(t.Context(), 1, "STATUS", 5, rnd)); err != nil {
 				t.Fatal(err)
 			}
-			waitFor(t, 20*time.Second, func() error {
+			waitFor(t, 2*time.Minute, func() error {
 				if rep := r.read(t); rep.records != 40 {
 					return fmt.Errorf("%+v", rep)
 				}
@@ -328,7 +328,7 @@ func TestTopicThatLostItsTailStopsItsShards(t *testing.T) {
 				}
 			}
 			r.run(t, nil)
-			r.waitDrained(t, 20*time.Second)
+			r.waitDrained(t, 2*time.Minute)
 			r.mustBeClean(t)
 		})
 	}
@@ -369,7 +369,7 @@ func TestTopicThatDoesNotFitStopsItsShards(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.run(t, nil)
-	r.waitDrained(t, 20*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	r.mustBeClean(t)
 }
 
@@ -394,7 +394,7 @@ func TestRefusedRecordStopsItsShardOnly(t *testing.T) {
 	if err := r.putColumn(t.Context(), 0, "BASE", 20, rnd); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, 20*time.Second, func() error {
+	waitFor(t, 2*time.Minute, func() error {
 		if rep := r.read(t); rep.records != 45 || rep.duplicates+rep.holes+rep.disordered+rep.differ > 0 {
 			return fmt.Errorf("%+v", rep)
 		}
@@ -410,7 +410,7 @@ func TestBrokerRestart(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := r.write(ctx, t, rnd, 5*time.Millisecond)
 		n := r.total()
-		waitFor(t, 10*time.Second, func() error {
+		waitFor(t, 2*time.Minute, func() error {
 			if r.total() < n+100 {
 				return errors.New("few cells")
 			}
@@ -437,7 +437,7 @@ func TestServerKilledWhileItIsRead(t *testing.T) {
 		r.waitDrained(t, 60*time.Second)
 		r.mustBeClean(t)
 	}
-	waitFor(t, 10*time.Second, tl.Ready)
+	waitFor(t, 2*time.Minute, tl.Ready)
 }
 
 func TestNodesTakeOverFromEachOther(t *testing.T) {
@@ -459,14 +459,14 @@ func TestNodesTakeOverFromEachOther(t *testing.T) {
 		c.Nodes = func(context.Context) ([]cdc.Node, error) { return nodes, nil }
 	})
 	r.putSome(t, rnd, 200)
-	r.waitDrained(t, 30*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	if down = tl.Status().Node; down == "n0" {
 		t.Fatal("the master is tailed although there are minions")
 	}
 	r.putSome(t, rnd, 100)
 	set.Minions[int(down[1]-'1')].Kill()
 	r.putSome(t, rnd, 100)
-	r.waitDrained(t, 30*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	if now := tl.Status().Node; now == down || now == "n0" {
 		t.Errorf("tails %s after %s went down", now, down)
 	}
@@ -475,7 +475,7 @@ func TestNodesTakeOverFromEachOther(t *testing.T) {
 	for _, m := range set.Minions {
 		m.Kill()
 	}
-	waitFor(t, 20*time.Second, func() error {
+	waitFor(t, 2*time.Minute, func() error {
 		if err := tl.Ready(); err == nil {
 			return errors.New("ready without a minion")
 		}

@@ -62,11 +62,11 @@ func TestMergedTopicHoldsWholeShards(t *testing.T) {
 	merged := func(c *cdc.Config, _ *binlog.Config) { c.Merged = func(string) bool { return true } }
 	tl := r.run(t, merged)
 	r.putSome(t, rnd, 200)
-	r.waitDrained(t, 20*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	stop(t, tl)
 	r.putSome(t, rnd, 100)
 	tl = r.run(t, merged)
-	r.waitDrained(t, 20*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	r.mustBeClean(t)
 	if n, err := r.readMerged(t); err != nil || n != 300 {
 		t.Fatalf("%d records, %v", n, err)
@@ -82,7 +82,7 @@ func TestMergedTopicHoldsWholeShards(t *testing.T) {
 		t.Fatal(err)
 	}
 	tl = r.run(t, merged)
-	waitFor(t, 20*time.Second, func() error {
+	waitFor(t, 2*time.Minute, func() error {
 		s := tl.Status()
 		for _, err := range s.Stopped {
 			if !errors.Is(err, cdc.ErrTailLost) || !strings.Contains(err.Error(), "tailer repair") {
@@ -107,7 +107,7 @@ func TestMergedTopicHoldsWholeShards(t *testing.T) {
 	}
 	r.putSome(t, rnd, 50)
 	r.run(t, merged)
-	r.waitDrained(t, 20*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	r.mustBeClean(t)
 	if n, err := r.readMerged(t); err != nil || n != 350 {
 		t.Fatalf("%d records, %v", n, err)

@@ -12,9 +12,9 @@ func TestCellsArriveOnceInOrder(t *testing.T) {
 	rnd := seeded(t)
 	r.putSome(t, rnd, 500) // a backlog
 	tl := r.run(t, nil)
-	r.waitDrained(t, 20*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	r.putSome(t, rnd, 500) // and live
-	r.waitDrained(t, 20*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	if rep := r.read(t); !rep.clean() || rep.records != 1000 {
 		t.Errorf("%+v", rep)
 	}
@@ -27,7 +27,7 @@ func TestCellsArriveOnceInOrder(t *testing.T) {
 	stop(t, tl)
 	r.putSome(t, rnd, 100)
 	r.run(t, nil)
-	r.waitDrained(t, 20*time.Second)
+	r.waitDrained(t, 2*time.Minute)
 	if rep := r.read(t); !rep.clean() || rep.records != 1100 {
 		t.Errorf("%+v", rep)
 	}
