@@ -28,6 +28,7 @@ demo: setup build ## Run a city in fast motion for a minute, then verify and set
 
 test: setup ## Run all tests with the race detector (private MariaDB servers, embedded broker).
 	$(GOTEST) ./...
+	$(GO) test -count=1 -timeout 30m -run TestWatermillSuite ./triggers
 
 lint: ## Check formatting, go vet, staticcheck and the shell scripts' syntax.
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt -w these:"; echo "$$out"; exit 1; }
@@ -50,6 +51,7 @@ kafka: ## Fetch an Apache Kafka broker into .cache/kafka.
 integration: mysql kafka ## Run the storage, cdc and life suites on MySQL, and the cdc and life suites on Apache Kafka.
 	CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$(MYSQLD) $(GOTEST) -count=1 ./storage/... ./cdc/... ./indexer/... ./internal/doctor ./tests/...
 	CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) $(GOTEST) -count=1 ./internal/kafka/... ./cdc/... ./triggers/... ./tests/tail/... ./tests/life/...
+	CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) $(GO) test -count=1 -timeout 30m -run TestWatermillSuite ./triggers
 
 interop: kafka ## Read our topics with kcat, Python and Java clients, on the embedded broker and on Apache Kafka.
 	@tools/install-deps.sh clients
