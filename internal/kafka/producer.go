@@ -263,11 +263,13 @@ func (p *Producer) seen(at Partition) bool {
 // sent to. The client may send to a partition, and have the answer, before the
 // metadata update that found it has stored the table; EndTransaction then sees
 // no partition in the transaction, aborts it and returns nil (franz-go 1.22.3;
-// seen in one of a hundred first transactions on a busy machine).
+// seen in one of a hundred first transactions on a busy machine). An error of
+// the table says nothing: it may be that of an older load, and a stored
+// partition keeps its leader.
 func (p *Producer) settle(ctx context.Context) error {
 	for len(p.fresh) > 0 {
 		at := p.fresh[len(p.fresh)-1]
-		if leader, _, err := p.cl.PartitionLeader(at.Topic, at.Partition); leader >= 0 || err != nil {
+		if leader, _, _ := p.cl.PartitionLeader(at.Topic, at.Partition); leader >= 0 {
 			p.fresh = p.fresh[:len(p.fresh)-1]
 			continue
 		}
