@@ -206,6 +206,35 @@ func TestUnknownTopicFailsTheTransaction(t *testing.T) {
 	}
 }
 
+// An error of the client's table is no sign that the table holds a partition:
+// taken for one, the first transaction of a new topic may be aborted and
+// reported as committed.
+func TestSettleWaitsForThePartitionNotForAnError(t *testing.T) {
+	b := newBench(t)
+	p := b.open(t)
+	missing := Partition{Topic: b.topic + ".missing"}
+	if err := p.Begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	m := NewMessage(missing.Topic, missing.Partition, record.Record{Key: []byte("k"), Value: []byte("v"), Time: time.Now()})
+	if err := p.Send(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Flush(t.Context()); err == nil {
+		t.Fatal("a record of a missing topic was acknowledged")
+	}
+	leader, _, err := p.cl.PartitionLeader(missing.Topic, missing.Partition)
+	if leader >= 0 || err == nil {
+		t.Fatalf("leader %d, %v: want no leader, and the error of the failed load", leader, err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	p.fresh = []Partition{missing}
+	if err := p.settle(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("settle: %v, want it to wait until the context ends", err)
+	}
+}
+
 func TestProducerConfig(t *testing.T) {
 	for _, c := range []ProducerConfig{
 		{},
