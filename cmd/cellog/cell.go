@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -39,7 +40,7 @@ the same key is a conflict (exit code 1), and the first one stays.`,
 			if err != nil {
 				return err
 			}
-			body, err := bodyArg(cmd.InOrStdin(), args[4:])
+			body, err := bodyArg(cmd.Context(), cmd.InOrStdin(), args[4:])
 			if err != nil {
 				return err
 			}
@@ -224,14 +225,30 @@ func keyArgs(args []string) (cellog.Key, error) {
 }
 
 // bodyArg reads a body from the argument, @FILE, or standard input.
-func bodyArg(stdin io.Reader, args []string) ([]byte, error) {
+func bodyArg(ctx context.Context, stdin io.Reader, args []string) ([]byte, error) {
 	if len(args) == 0 || args[0] == "-" {
-		return io.ReadAll(stdin)
+		return io.ReadAll(interruptible(ctx, stdin))
 	}
 	if file, ok := strings.CutPrefix(args[0], "@"); ok {
-		return os.ReadFile(file)
+		body, err := os.ReadFile(file)
+		if err != nil {
+			return nil, exitError{exitUsage, err}
+		}
+		return body, nil
 	}
 	return []byte(args[0]), nil
+}
+
+// interruptible ends the reading of standard input with ctx. Nothing else can:
+// the goroutine that reads it stays behind until the process ends.
+func interruptible(ctx context.Context, stdin io.Reader) io.Reader {
+	r, w := io.Pipe()
+	context.AfterFunc(ctx, func() { w.CloseWithError(ctx.Err()) })
+	go func() {
+		_, err := io.Copy(w, stdin)
+		w.CloseWithError(err)
+	}()
+	return r
 }
 
 // cellLine is a cell as --format json prints it, one a line.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,19 +27,22 @@ func newImport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import DATASTORE FILE",
 		Short: "Import rows of a CSV or JSONL file as cells",
-		Long: `Import each row of a CSV or JSONL file as a cell. FILE may be - for standard input.
+		Long: `Import each row of a CSV or JSONL file as a cell. FILE may be - for standard input; one whose name ends in .gz is
+unpacked.
 
 An import can be repeated and resumed by running it again: the same row makes the same cell, and a cell that is
 already there is counted as "same". A row that cannot be read, is refused, or conflicts with another body under the
 same key is reported with its line number, and the others go on.
 
 A CSV file's first row names the fields; the body is an object of them in that order, strings unless --type says
-otherwise. A JSONL line is the body as it is.
+otherwise. A JSONL line is the body as it is. Text is UTF-8. Of two rows of a file with the same key and different
+bodies either may be the one that is stored; the other one conflicts.
 
 --row-key-uuid5 makes the row key a UUID version 5 of the named fields' texts, joined by the character U+001F; * means
 all fields. The field _line is every row's line number.
 
-Exit codes: 0 all rows are stored, 1 rows were bad or it failed, 3 rows conflict.`,
+Exit codes: 0 all rows are stored; 1 rows were bad, or it failed or was interrupted; 2 nothing was tried, for the flags,
+or the file or its header, are wrong; 3 all others are stored, but rows conflict.`,
 		Example: `  cellog import trips trips.csv --column BASE --row-key-uuid5 pickup,dropoff,total,_line \
       --type passengers:int64 --type fare:decimal --type total:decimal
   cellog import trips status.jsonl --column STATUS --row-key trip --ref-key attempt`,
@@ -61,7 +65,7 @@ Exit codes: 0 all rows are stored, 1 rows were bad or it failed, 3 rows conflict
 			m.Types = map[string]string{}
 			for _, f := range typeFlags {
 				i := strings.LastIndexByte(f, ':')
-				if i < 1 {
+				if i < 0 {
 					return usageError("--type %q: want FIELD:TYPE", f)
 				}
 				m.Types[f[:i]] = f[i+1:]
@@ -73,7 +77,7 @@ Exit codes: 0 all rows are stored, 1 rows were bad or it failed, 3 rows conflict
 				}
 				m.Namespace = id
 			}
-			in, size, err := openInput(cmd.InOrStdin(), args[1])
+			in, size, err := openInput(cmd.Context(), cmd.InOrStdin(), args[1])
 			if err != nil {
 				return err
 			}
@@ -81,6 +85,9 @@ Exit codes: 0 all rows are stored, 1 rows were bad or it failed, 3 rows conflict
 			bar := newProgress(cmd.ErrOrStderr(), "importing", size)
 			defer bar.abort()
 			src, err := newSource(bar.reader(in), args[1], fileFormat, m)
+			if err != nil && cmd.Context().Err() != nil {
+				return errors.New("interrupted, nothing was put")
+			}
 			if err != nil {
 				return exitError{exitUsage, fmt.Errorf("%s: %w", args[1], err)}
 			}
@@ -103,10 +110,12 @@ Exit codes: 0 all rows are stored, 1 rows were bad or it failed, 3 rows conflict
 				return fmt.Errorf("interrupted; run it again to go on: %w", err)
 			case err != nil:
 				return err
+			case stats.Bad > 0 && stats.Conflict > 0:
+				return fmt.Errorf("%d rows were bad, and were not imported; %w", stats.Bad, conflicts(args[0], stats))
 			case stats.Bad > 0:
-				return fmt.Errorf("%d rows were not imported", stats.Bad)
+				return fmt.Errorf("%d rows were bad, and were not imported", stats.Bad)
 			case stats.Conflict > 0:
-				return exitError{exitDifferences, fmt.Errorf("%d rows conflict with what is stored", stats.Conflict)}
+				return exitError{exitDifferences, conflicts(args[0], stats)}
 			}
 			return nil
 		},
@@ -128,6 +137,12 @@ Exit codes: 0 all rows are stored, 1 rows were bad or it failed, 3 rows conflict
 	return cmd
 }
 
+// conflicts says what conflicts mean, and the way out.
+func conflicts(datastore string, s importer.Stats) error {
+	return fmt.Errorf("%d rows conflict: another body is stored under their keys, and stays (see it: cellog cell get %s ROW_KEY COLUMN REF_KEY); a correction is a cell under a higher ref key (--ref-key)",
+		s.Conflict, datastore)
+}
+
 // must panics for mistakes of this program itself.
 func must(err error) {
 	if err != nil {
@@ -136,24 +151,27 @@ func must(err error) {
 }
 
 // openInput opens the file and tells its size, or zero where that is unknown.
-func openInput(stdin io.Reader, name string) (io.ReadCloser, int64, error) {
+func openInput(ctx context.Context, stdin io.Reader, name string) (io.ReadCloser, int64, error) {
 	if name == "-" {
-		return io.NopCloser(stdin), 0, nil
+		return io.NopCloser(interruptible(ctx, stdin)), 0, nil
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, exitError{exitUsage, err}
 	}
 	info, err := f.Stat()
+	if err == nil && info.IsDir() {
+		err = fmt.Errorf("%s is a directory: want a file", name)
+	}
 	if err != nil {
-		return nil, 0, errors.Join(err, f.Close())
+		return nil, 0, exitError{exitUsage, errors.Join(err, f.Close())}
 	}
 	return f, info.Size(), nil
 }
 
 func newSource(r io.Reader, name, format string, m importer.Mapping) (importer.Source, error) {
+	lower, packed := strings.CutSuffix(strings.ToLower(name), ".gz")
 	if format == "" {
-		lower := strings.ToLower(name)
 		switch {
 		case strings.HasSuffix(lower, ".csv"):
 			format = "csv"
@@ -161,13 +179,24 @@ func newSource(r io.Reader, name, format string, m importer.Mapping) (importer.S
 			format = "jsonl"
 		}
 	}
+	newFormat := importer.NewCSV
 	switch format {
 	case "csv":
-		return importer.NewCSV(r, m)
 	case "jsonl":
-		return importer.NewJSONL(r, m)
+		newFormat = importer.NewJSONL
+	case "":
+		return nil, errors.New("cannot tell the file's format by its name: give --input csv or --input jsonl")
+	default:
+		return nil, fmt.Errorf("--input %q: want csv or jsonl", format)
 	}
-	return nil, errors.New("cannot tell the file's format by its name: give --input csv or --input jsonl")
+	if packed {
+		z, err := gzip.NewReader(r)
+		if err != nil {
+			return nil, fmt.Errorf("it is no gzip file: %w", err)
+		}
+		r = z
+	}
+	return newFormat(r, m)
 }
 
 func putBatch(c *client.Client) func(context.Context, string, []cellog.Put) ([]importer.Result, error) {

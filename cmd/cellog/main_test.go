@@ -1,6 +1,9 @@
 package main
 
 import (
+	"context"
+	"errors"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -58,6 +61,24 @@ func waitFile(ts *testscript.TestScript, neg bool, args []string) {
 		if time.Now().After(stop) {
 			ts.Fatalf("%s does not appear", args[0])
 		}
+	}
+}
+
+// Ctrl-C ends a command that waits for standard input.
+func TestInterruptible(t *testing.T) {
+	stdin, typed := io.Pipe()
+	defer typed.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	r := interruptible(ctx, stdin)
+	if _, err := io.WriteString(typed, "abc"); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	if text, err := io.ReadAll(r); !errors.Is(err, context.Canceled) {
+		t.Errorf("%q, %v", text, err)
+	}
+	if text, err := io.ReadAll(interruptible(t.Context(), strings.NewReader("abc"))); string(text) != "abc" || err != nil {
+		t.Errorf("%q, %v", text, err)
 	}
 }
 

@@ -146,6 +146,9 @@ func (t *target) mustLoad() (*config.Config, error) {
 
 // client makes the HTTP client.
 func (t *target) client() (*client.Client, error) {
+	if t.timeout <= 0 {
+		return nil, usageError("--timeout %v: want more than 0", t.timeout)
+	}
 	urls := t.urls
 	if len(urls) == 0 && os.Getenv("CELLOG_URL") != "" {
 		urls = strings.Split(os.Getenv("CELLOG_URL"), ",")

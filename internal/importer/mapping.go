@@ -98,7 +98,11 @@ func (m Mapping) check(fields []string) (Mapping, error) {
 				return nil
 			}
 		}
-		return fmt.Errorf("%s: there is no field %q; there are %s", what, name, strings.Join(fields, ", "))
+		hint := ""
+		if len(fields) == 1 && strings.ContainsAny(fields[0], ";\t|") {
+			hint = ": is another character than the comma between the fields?"
+		}
+		return fmt.Errorf("%s: there is no field %q; there are %s%s", what, name, quoted(fields), hint)
 	}
 	if err := cellog.CheckColumn(m.Column); err != nil {
 		return m, err
@@ -148,23 +152,36 @@ func (m Mapping) check(fields []string) (Mapping, error) {
 	return m, nil
 }
 
+// quoted lists names for a message, the first ones if there are many.
+func quoted(names []string) string {
+	const most = 30
+	var out []string
+	for _, n := range names[:min(len(names), most)] {
+		out = append(out, fmt.Sprintf("%.80q", n))
+	}
+	if len(names) > most {
+		out = append(out, "…")
+	}
+	return strings.Join(out, ", ")
+}
+
 // key makes a row's key; text gives a field's text.
 func (m *Mapping) key(text func(field string) (string, error)) (cellog.Key, error) {
 	k := cellog.Key{Column: m.Column}
 	if m.RowKey != "" {
 		s, err := text(m.RowKey)
-		if err != nil {
-			return k, err
+		if err == nil {
+			k.Row, err = cellog.ParseRowKey(s)
 		}
-		if k.Row, err = cellog.ParseRowKey(s); err != nil {
-			return k, err
+		if err != nil {
+			return k, fmt.Errorf("field %q: %w", m.RowKey, err)
 		}
 	} else {
 		parts := make([]string, len(m.UUID5))
 		for i, f := range m.UUID5 {
 			var err error
 			if parts[i], err = text(f); err != nil {
-				return k, err
+				return k, fmt.Errorf("field %q: %w", f, err)
 			}
 		}
 		k.Row = uuid.NewSHA1(m.Namespace, []byte(strings.Join(parts, "\x1f")))
@@ -173,11 +190,11 @@ func (m *Mapping) key(text func(field string) (string, error)) (cellog.Key, erro
 	n, err := cellog.ParseRefKey(ref)
 	if err != nil {
 		s, err := text(ref)
-		if err != nil {
-			return k, err
+		if err == nil {
+			n, err = cellog.ParseRefKey(s)
 		}
-		if n, err = cellog.ParseRefKey(s); err != nil {
-			return k, err
+		if err != nil {
+			return k, fmt.Errorf("field %q: %w", ref, err)
 		}
 	}
 	k.Ref = n

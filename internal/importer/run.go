@@ -164,7 +164,7 @@ func (r *runner) bad(line int, err error) error {
 func (r *runner) put(ctx context.Context, b batch) error {
 	results, err := r.cfg.Put(ctx, r.cfg.Datastore, b.puts)
 	if err != nil {
-		return fmt.Errorf("lines %d to %d: %w", b.lines[0], b.lines[len(b.lines)-1], err)
+		return fmt.Errorf("the batch of the lines %d … %d: %w", b.lines[0], b.lines[len(b.lines)-1], err)
 	}
 	for i, res := range results {
 		if res.Err != nil && res.Outcome != cellog.Conflict {
