@@ -3,7 +3,9 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
+	"slices"
 
 	"github.com/cellog/cellog"
 )
@@ -113,14 +115,13 @@ func (a *API) putBatch(w http.ResponseWriter, r *http.Request, v vars) error {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), a.cfg.PutTimeout)
 	defer cancel()
+	failed := itemFailures{}
 	for n, res := range a.cfg.Ingest.PutMany(ctx, ds, puts) {
 		out := &results[which[n]]
 		switch {
 		case res.Err != nil:
 			*out = problemResult(res.Err)
-			if out.Status >= 500 {
-				a.cfg.Logger.Error("a cell of a batch failed", "code", out.Code, "error", res.Err)
-			}
+			failed.add(*out, res.Err)
 		case res.Stored.Outcome == cellog.Conflict:
 			*out = problemResult(fail("conflict", "a cell is immutable: the first body stays"))
 			out.place = placeOf(ds, puts[n].Key, res.Stored)
@@ -128,9 +129,38 @@ func (a *API) putBatch(w http.ResponseWriter, r *http.Request, v vars) error {
 			*out = result{Status: outcomeStatus(res.Stored.Outcome), place: placeOf(ds, puts[n].Key, res.Stored)}
 		}
 	}
+	a.logItems(r, failed)
 	return writeValue(w, http.StatusOK, struct {
 		Results []result `json:"results"`
 	}{results})
+}
+
+// itemFailures are the items of a batch that failed for no fault of the
+// client, by code: a batch of ten thousand that all fail is one line of log.
+type itemFailures map[string]*itemFailure
+
+type itemFailure struct {
+	items int
+	first error
+}
+
+func (f itemFailures) add(r result, err error) {
+	if r.Status < 500 {
+		return
+	}
+	if f[r.Code] == nil {
+		f[r.Code] = &itemFailure{first: err}
+	}
+	f[r.Code].items++
+}
+
+func (a *API) logItems(r *http.Request, failed itemFailures) {
+	if r.Context().Err() != nil {
+		return // the client has gone, and nobody failed
+	}
+	for _, code := range slices.Sorted(maps.Keys(failed)) {
+		a.cfg.Logger.Error("items of a batch failed", "route", routeOf(r), "code", code, "items", failed[code].items, "first_error", failed[code].first)
+	}
 }
 
 // getBatch reads many cells.
@@ -180,7 +210,7 @@ func (a *API) getBatch(w http.ResponseWriter, r *http.Request, v vars) error {
 		failed[i] = errs[n]
 		at[i] = &cells[n]
 	}
-	out := []byte(`{"results":[`)
+	out, broken := []byte(`{"results":[`), itemFailures{}
 	for i := range items {
 		if i > 0 {
 			out = append(out, ',')
@@ -191,12 +221,15 @@ func (a *API) getBatch(w http.ResponseWriter, r *http.Request, v vars) error {
 			}
 			continue
 		}
-		text, err := json.Marshal(problemResult(failed[i]))
+		res := problemResult(failed[i])
+		text, err := json.Marshal(res)
 		if err != nil {
 			return err
 		}
 		out = append(out, text...)
+		broken.add(res, failed[i])
 	}
+	a.logItems(r, broken)
 	setOrigin(w.Header(), o)
 	writeJSON(w, http.StatusOK, append(out, "]}\n"...))
 	return nil
