@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -55,6 +56,10 @@ type VerifyConfig struct {
 	// order; cells of other columns may be among them, and are left out.
 	// Required.
 	Cells func(ctx context.Context, shard cellog.ShardID) iter.Seq2[cellog.Cell, error]
+	// UpTo returns the added_id up to which Cells returns a shard's cells: what
+	// home rows know of below it and Cells does not return is extra. Default:
+	// the highest that Cells returned.
+	UpTo func(shard cellog.ShardID) cellog.AddedID
 	// Wait bounds the wait for an index that is behind or busy: what differs
 	// is looked at again until then. Default 10 s; negative: not at all.
 	Wait time.Duration
@@ -151,6 +156,9 @@ func (v *verifier) suspect(row uuid.UUID, s State) bool {
 // cells compares a shard's cells with its home rows.
 func (v *verifier) cells(ctx context.Context, shard cellog.ShardID) error {
 	v.matched, v.bound = 0, 0
+	if v.UpTo != nil {
+		v.bound = v.UpTo(shard)
+	}
 	var page []cellog.Cell
 	for c, err := range v.Cells(ctx, shard) {
 		if err != nil {
@@ -264,7 +272,7 @@ func (v *verifier) homes(ctx context.Context, shard cellog.ShardID) error {
 	// newest any more, never the other way round.
 	if n := newest - v.matched; n > 0 {
 		v.report.Extra += n
-		v.Detail(fmt.Sprintf("extra: shard %d: %d cells in home rows that are no cells", shard, n))
+		v.detail("extra: shard %d: %d cells in home rows that are no cells", shard, n)
 	}
 	return nil
 }
@@ -300,19 +308,38 @@ func (v *verifier) compare(ctx context.Context, homes []HomeRow) (map[uuid.UUID]
 		byKey[e.Key] = e
 	}
 	wrong := map[uuid.UUID]found{}
+	ahead := map[cellog.ShardID][]uuid.UUID{}
 	for _, h := range wanted {
 		e, ok := byKey[h.Key]
 		version := h.State.Version()
 		switch {
 		case !ok:
 			wrong[h.Key] = missing
-		case string(e.Version[:]) > string(version[:]): // it went on meanwhile
+		case newer(e.Version, version):
+			s := cellog.ShardOf(h.Key, v.shards)
+			ahead[s] = append(ahead[s], h.Key)
 		case e.Version != version || !slices.Equal(e.Fields, h.State.Fields):
 			wrong[h.Key] = stale
 		}
 	}
+	// The row went on meanwhile, and then its home row, which is written first,
+	// is no older than the entry was; or nothing will ever change that entry
+	// again.
+	for shard, keys := range ahead {
+		now, err := v.readHomes(ctx, shard, keys)
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range keys {
+			if h, ok := now[key]; !ok || newer(byKey[key].Version, h.Version()) {
+				wrong[key] = stale
+			}
+		}
+	}
 	return wrong, nil
 }
+
+func newer(a, b Version) bool { return bytes.Compare(a[:], b[:]) > 0 }
 
 // entries compares a shard's entries with their home rows.
 func (v *verifier) entries(ctx context.Context, shard cellog.ShardID) error {
@@ -365,129 +392,4 @@ func (v *verifier) unwanted(ctx context.Context, entries []EntryRow) ([]EntryRow
 		}
 	}
 	return out, nil
-}
-
-// settle looks at what differed again and again, until it is right or the time
-// is up; then it counts.
-func (v *verifier) settle(ctx context.Context) error {
-	deadline := time.Now().Add(v.Wait)
-	var wrong map[uuid.UUID]found
-	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
-		var err error
-		if wrong, err = v.again(ctx); err != nil {
-			return err
-		}
-		if v.extras, err = v.stillThere(ctx, v.extras); err != nil {
-			return err
-		}
-		if len(wrong) == 0 && len(v.extras) == 0 || time.Now().Add(wait).After(deadline) {
-			break
-		}
-		t := time.NewTimer(wait)
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
-			return ctx.Err()
-		}
-	}
-	for row, f := range wrong {
-		v.count(row, f)
-	}
-	for _, e := range v.extras {
-		v.countExtra(e)
-	}
-	return nil
-}
-
-// again returns those suspects that are still wrong; the others are forgotten.
-func (v *verifier) again(ctx context.Context) (map[uuid.UUID]found, error) {
-	byShard := map[cellog.ShardID][]uuid.UUID{}
-	for row := range v.suspects {
-		s := cellog.ShardOf(row, v.shards)
-		byShard[s] = append(byShard[s], row)
-	}
-	wrong := map[uuid.UUID]found{}
-	for shard, all := range byShard {
-		for keys := range slices.Chunk(all, v.Page) {
-			homes, err := v.readHomes(ctx, shard, keys)
-			if err != nil {
-				return nil, err
-			}
-			var present []HomeRow
-			for _, row := range keys {
-				want := v.suspects[row]
-				home, ok := homes[row]
-				if !ok {
-					home = v.Index.NewState()
-				} else {
-					present = append(present, HomeRow{row, home})
-				}
-				if v.disagree(home, want) {
-					// As far as the cells given say, what should be there?
-					joined := home
-					joined.Columns, joined.Fields = slices.Clone(home.Columns), slices.Clone(home.Fields)
-					v.Index.Join(&joined, want)
-					wrong[row] = stale
-					if joined.Fields[0] != home.Fields[0] && !joined.Fields[0].Null() {
-						wrong[row] = missing
-					}
-				}
-			}
-			bad, err := v.compare(ctx, present)
-			if err != nil {
-				return nil, err
-			}
-			for row, f := range bad {
-				if wrong[row] == right {
-					wrong[row] = f
-				}
-			}
-		}
-	}
-	for row := range v.suspects {
-		if wrong[row] == right {
-			delete(v.suspects, row)
-		}
-	}
-	return wrong, nil
-}
-
-// disagree says whether cells are not, or not rightly, in a home row.
-func (v *verifier) disagree(home, cells State) bool {
-	for c, n := range cells.Columns {
-		from, to := v.Index.from[c], v.Index.from[c+1]
-		if n.after(home.Columns[c]) || n.Set && n == home.Columns[c] && !slices.Equal(home.Fields[from:to], cells.Fields[from:to]) {
-			return true
-		}
-	}
-	return false
-}
-
-// stillThere returns those extra entries that are there and not wanted.
-func (v *verifier) stillThere(ctx context.Context, extras []EntryRow) ([]EntryRow, error) {
-	var there []EntryRow
-	for page := range slices.Chunk(extras, v.Page) {
-		es, err := v.Tables.Entries(ctx, v.Index, page)
-		if err != nil {
-			return nil, err
-		}
-		there = append(there, es...)
-	}
-	return v.unwanted(ctx, there)
-}
-
-func (v *verifier) count(row uuid.UUID, f found) {
-	if f == missing {
-		v.report.Missing++
-		v.Detail(fmt.Sprintf("missing: row %s", row))
-		return
-	}
-	v.report.Stale++
-	v.Detail(fmt.Sprintf("stale: row %s", row))
-}
-
-func (v *verifier) countExtra(e EntryRow) {
-	v.report.Extra++
-	v.Detail(fmt.Sprintf("extra: row %s under another value of the shard field", e.Key))
 }

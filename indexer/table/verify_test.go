@@ -51,6 +51,7 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		cells []cellog.Cell // more than those that were applied
+		upTo  cellog.AddedID
 		plant func(exec func(shard cellog.ShardID, query string, args ...any))
 		want  indexer.Report
 	}{
@@ -62,6 +63,14 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 		{name: "stale entry", want: indexer.Report{Entries: 40, Stale: 1},
 			plant: func(exec func(cellog.ShardID, string, ...any)) {
 				exec(value.Shard(shards), "UPDATE "+entryAt+" SET f_fare = 99 WHERE row_key = ?", victim[:])
+			}},
+		{name: "entry that no update would change again", want: indexer.Report{Entries: 40, Stale: 1},
+			plant: func(exec func(cellog.ShardID, string, ...any)) {
+				exec(value.Shard(shards), "UPDATE "+entryAt+" SET version = UNHEX('ff0000000000000000') WHERE row_key = ?", victim[:])
+			}},
+		{name: "home row of a cell behind the last one", want: indexer.Report{Entries: 40, Extra: 1}, upTo: 1000,
+			plant: func(exec func(cellog.ShardID, string, ...any)) {
+				exec(0, "INSERT INTO "+homeTable(ix, 0)+" (row_key, version, ref_1, added_1) VALUES (?, REPEAT('\\0', 9), 1, 999)", make([]byte, 16))
 			}},
 		{name: "extra entry of another value", want: indexer.Report{Entries: 41, Extra: 1},
 			plant: func(exec func(cellog.ShardID, string, ...any)) {
@@ -110,7 +119,11 @@ func TestVerifyFindsPlantedFaults(t *testing.T) {
 				})
 			}
 			var details []string
-			got, err := indexer.Verify(t.Context(), indexer.VerifyConfig{Index: ix, Tables: tables, Cells: cellsOf(append(cells, c.cells...)), Wait: -1, Page: 7,
+			var upTo func(cellog.ShardID) cellog.AddedID
+			if c.upTo != 0 {
+				upTo = func(cellog.ShardID) cellog.AddedID { return c.upTo }
+			}
+			got, err := indexer.Verify(t.Context(), indexer.VerifyConfig{Index: ix, Tables: tables, Cells: cellsOf(append(cells, c.cells...)), Wait: -1, Page: 7, UpTo: upTo,
 				Detail: func(s string) { details = append(details, s) }})
 			if err != nil {
 				t.Fatal(err)

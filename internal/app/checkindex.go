@@ -42,6 +42,7 @@ func (x *indexChecker) check(ctx context.Context, upTo []cellog.AddedID) (_ []ve
 	for _, ix := range indexes {
 		r, err := indexer.Verify(ctx, indexer.VerifyConfig{
 			Index: ix, Tables: tables, Wait: x.config.Wait, Detail: x.config.Detail,
+			UpTo: func(shard cellog.ShardID) cellog.AddedID { return upTo[shard] },
 			Cells: func(ctx context.Context, shard cellog.ShardID) iter.Seq2[cellog.Cell, error] {
 				return x.cells(ctx, shard, upTo[shard])
 			},
