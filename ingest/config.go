@@ -17,19 +17,15 @@ type Store interface {
 	// an error whose code says that there is none.
 	Shards(datastore string) (int, error)
 
-	// Turn waits until the shard's server has room for another write, or ctx
-	// is done; the function it returns gives the turn back. Cells gather
-	// meanwhile.
-	Turn(ctx context.Context, datastore string, shard cellog.ShardID) (done func())
-
-	// Write stores cells of one shard, in their order, whose bodies are in
-	// stored form. It blocks until the outcome of each is known or ctx is
-	// done, and then returns: for put i, errs[i] is nil and stored[i] tells
-	// the outcome, or errs[i] says that nothing was kept or, by the code
-	// outcome_unknown, that the cell may be stored. It does not keep puts or
-	// their bytes after it returned, and is never called twice at a time for
-	// one shard.
-	Write(ctx context.Context, datastore string, shard cellog.ShardID, puts []cellog.Put) (stored []cellog.Stored, errs []error)
+	// WriteNext stores cells of one shard, in their order, whose bodies are in
+	// stored form. It calls take, once, when the shard's server has room for
+	// them; cells gather until then. It blocks until the outcome of each is
+	// known or ctx is done, and then returns: for put i, errs[i] is nil and
+	// stored[i] tells the outcome, or errs[i] says that nothing was kept or, by
+	// the code outcome_unknown, that the cell may be stored. It does not keep
+	// puts or their bytes after it returned, and is never called twice at a
+	// time for one shard.
+	WriteNext(ctx context.Context, datastore string, shard cellog.ShardID, take func() []cellog.Put) (stored []cellog.Stored, errs []error)
 }
 
 // Config is what an Ingest needs. New works on a copy.

@@ -140,16 +140,18 @@ func (in *Ingest) enqueue(it *item) error {
 		in.bytes.Add(-size)
 		return ErrStopped
 	}
-	q := in.queues[it.key]
+	q, idle := in.queues[it.key], false
 	if q == nil {
-		q = &queue{in: in, key: it.key}
+		q, idle = &queue{in: in, key: it.key}, true
 		in.queues[it.key] = q
 		in.metrics.active.Inc()
-		go q.run()
 	}
-	if !q.push(it, size) {
+	if !q.push(it, size) { // an empty queue always has room
 		in.bytes.Add(-size)
 		return ErrOverloaded
+	}
+	if idle {
+		go q.run()
 	}
 	in.metrics.queueBytes.Set(float64(in.bytes.Load()))
 	return nil

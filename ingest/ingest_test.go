@@ -47,9 +47,8 @@ func (g *gate) Shards(ds string) (int, error) {
 	return g.shards, nil
 }
 
-func (g *gate) Turn(context.Context, string, cellog.ShardID) func() { return func() {} }
-
-func (g *gate) Write(_ context.Context, _ string, shard cellog.ShardID, puts []cellog.Put) ([]cellog.Stored, []error) {
+func (g *gate) WriteNext(_ context.Context, _ string, shard cellog.ShardID, take func() []cellog.Put) ([]cellog.Stored, []error) {
+	puts := take()
 	g.mu.Lock()
 	g.twice = g.twice || g.busy[shard]
 	g.busy[shard] = true

@@ -138,7 +138,7 @@ func (q *queue) next(batch []*item) []*item {
 func (q *queue) run() {
 	var batch []*item
 	for {
-		batch = q.turn(batch[:0])
+		batch = q.write(batch[:0])
 		clear(batch)
 		if q.in.retire(q) {
 			return
@@ -146,44 +146,48 @@ func (q *queue) run() {
 	}
 }
 
-// turn writes what is queued once the store has room for it.
-func (q *queue) turn(batch []*item) []*item {
-	ctx, cancel := context.WithTimeout(context.Background(), q.in.cfg.WriteTimeout)
-	defer cancel()
-	done := q.in.cfg.Store.Turn(ctx, q.key.datastore, q.key.shard)
-	defer done()
-	if batch = q.next(batch); len(batch) > 0 {
-		q.write(batch)
+// write lets the store write what is queued when it has room for it.
+func (q *queue) write(batch []*item) []*item {
+	stored, errs := q.callStore(func() []cellog.Put {
+		batch = q.next(batch)
+		puts := make([]cellog.Put, len(batch))
+		for i, it := range batch {
+			puts[i] = it.put
+		}
+		q.in.metrics.batchCells.Observe(float64(len(batch)))
+		return puts
+	})
+	if errs.all != nil && len(batch) == 0 {
+		batch = q.next(batch) // a panic before take: these must not meet it again
 	}
+	for i, it := range batch {
+		q.in.bytes.Add(-it.size())
+		r := Result{Err: errs.all}
+		if errs.all == nil {
+			r = Result{stored[i], errs.each[i]}
+		}
+		it.answer(r)
+	}
+	q.in.metrics.queueBytes.Set(float64(q.in.bytes.Load()))
 	return batch
 }
 
-func (q *queue) write(batch []*item) {
-	puts := make([]cellog.Put, len(batch))
-	for i, it := range batch {
-		puts[i] = it.put
-	}
-	q.in.metrics.batchCells.Observe(float64(len(batch)))
-	stored, errs := q.callStore(puts)
-	for i, it := range batch {
-		q.in.bytes.Add(-it.size())
-		it.answer(Result{stored[i], errs[i]})
-	}
-	q.in.metrics.queueBytes.Set(float64(q.in.bytes.Load()))
+// outcome is the errors of a write: one for all cells, or one for each.
+type outcome struct {
+	all  error
+	each []error
 }
 
 // callStore calls the store. If that panics the outcome of the cells is
 // unknown, and the shard's queue goes on.
-func (q *queue) callStore(puts []cellog.Put) (stored []cellog.Stored, errs []error) {
+func (q *queue) callStore(take func() []cellog.Put) (stored []cellog.Stored, errs outcome) {
 	defer func() {
 		if p := recover(); p != nil {
-			stored, errs = make([]cellog.Stored, len(puts)), make([]error, len(puts))
-			for i := range errs {
-				errs[i] = fmt.Errorf("%w (the store panicked: %v\n%s)", ErrOutcomeUnknown, p, debug.Stack())
-			}
+			errs.all = fmt.Errorf("%w (the store panicked: %v\n%s)", ErrOutcomeUnknown, p, debug.Stack())
 		}
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), q.in.cfg.WriteTimeout)
 	defer cancel()
-	return q.in.cfg.Store.Write(ctx, q.key.datastore, q.key.shard, puts)
+	stored, errs.each = q.in.cfg.Store.WriteNext(ctx, q.key.datastore, q.key.shard, take)
+	return stored, errs
 }

@@ -56,9 +56,8 @@ func (f *fake) Shards(ds string) (int, error) {
 	return 2, nil
 }
 
-func (f *fake) Turn(context.Context, string, cellog.ShardID) func() { return func() {} }
-
-func (f *fake) Write(_ context.Context, ds string, shard cellog.ShardID, puts []cellog.Put) ([]cellog.Stored, []error) {
+func (f *fake) WriteNext(_ context.Context, ds string, shard cellog.ShardID, take func() []cellog.Put) ([]cellog.Stored, []error) {
+	puts := take()
 	stored, errs := make([]cellog.Stored, len(puts)), make([]error, len(puts))
 	unlock, err := f.call("Write")
 	if err != nil {

@@ -18,6 +18,7 @@ type metrics struct {
 	writeSeconds   prometheus.Histogram
 	redos          prometheus.Counter
 	resolves       prometheus.Counter
+	splits         prometheus.Counter
 	duplicateLooks prometheus.Counter
 	staleRoutes    prometheus.Counter
 	nodeUp         *prometheus.GaugeVec
@@ -41,6 +42,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
 		}),
 		redos:          counter("redos_total", "Write attempts that kept nothing and were made again: deadlock, lock timeout, lost connection."),
+		splits:         counter("splits_total", "Transactions of several shards that kept nothing; their writes went on one by one."),
 		resolves:       counter("resolves_total", "Writes whose answer was lost and whose outcome was looked up under the shard's lock."),
 		duplicateLooks: counter("duplicate_looks_total", "Write transactions that met a key which was taken."),
 		staleRoutes:    counter("route_looks_total", "Looks for a single shard's place, mostly after a stale route."),
@@ -49,7 +51,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"cluster", "node"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.cells, m.batchCells, m.writeSeconds, m.redos, m.resolves, m.duplicateLooks, m.staleRoutes, m.nodeUp)
+		reg.MustRegister(m.cells, m.batchCells, m.writeSeconds, m.redos, m.resolves, m.splits, m.duplicateLooks, m.staleRoutes, m.nodeUp)
 	}
 	return m
 }

@@ -21,7 +21,7 @@ type node struct {
 	write   *sql.DB // multi-statement sessions with short timeouts
 	read    *sql.DB
 	breaker *storage.Breaker
-	turns   *turns
+	line    line
 
 	mu       sync.Mutex
 	writable bool
@@ -108,7 +108,7 @@ func openNode(cfg Config, cluster string, n storage.Node) (*node, error) {
 	}
 	read.SetMaxIdleConns(cfg.Readers)
 	read.SetConnMaxIdleTime(time.Minute)
-	return &node{cluster: cluster, Node: n, write: write, read: read, breaker: storage.NewBreaker(), turns: &turns{max: cfg.Writers}}, nil
+	return &node{cluster: cluster, Node: n, write: write, read: read, breaker: storage.NewBreaker()}, nil
 }
 
 func (s *Store) closePools() error {
@@ -195,25 +195,6 @@ func (s *Store) node(r storage.Route) (*node, error) {
 		}
 	}
 	return nil, fmt.Errorf("%v: no such node is configured: %w", r, storage.ErrUnavailable)
-}
-
-// Turn waits until the shard's server has room for another transaction, or ctx
-// is done; done gives the turn back. Whoever queues cells takes them out after
-// it, so that more travel together when the server is busy. It is no condition
-// for Write, which waits for a connection at most.
-func (s *Store) Turn(ctx context.Context, datastore string, shard cellog.ShardID) (done func()) {
-	r, err := s.routes.Route(datastore, shard)
-	if err != nil {
-		return func() {}
-	}
-	n, err := s.node(r)
-	if err != nil {
-		return func() {}
-	}
-	if !n.turns.enter(ctx) {
-		return func() {}
-	}
-	return n.turns.leave
 }
 
 // quote returns a shard's database as an SQL name. Datastore names are

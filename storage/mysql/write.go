@@ -43,16 +43,61 @@ type batch struct {
 	errs   []error
 }
 
-// Write stores cells of one shard in one transaction, in their order. The Body
-// of each put is in stored form (schemas/body). For each put either errs[i] is
-// nil and stored[i] says how it ended, or errs[i] says why not:
-// storage.ErrOutcomeUnknown means that the cell may be stored, any other error
-// that nothing of it was kept. Write gives up when ctx is done; it does not
-// keep puts after it returns.
+// Write is WriteNext with puts that are there already.
 func (s *Store) Write(ctx context.Context, datastore string, shard cellog.ShardID, puts []cellog.Put) (stored []cellog.Stored, errs []error) {
-	start := time.Now()
-	b := newBatch(puts)
-	var last error
+	return s.WriteNext(ctx, datastore, shard, func() []cellog.Put { return puts })
+}
+
+// WriteNext stores cells of one shard in one transaction, in their order. It
+// calls take, once, when the shard's server has room for the cells; more may
+// gather until then. They may share the transaction with other shards' cells.
+// The Body of each put is in stored form (schemas/body). For each put either
+// errs[i] is nil and stored[i] says how it ended, or errs[i] says why not:
+// storage.ErrOutcomeUnknown means that the cell may be stored, any other error
+// that nothing of it was kept. WriteNext gives up when ctx is done; it does not
+// keep puts after it returns.
+func (s *Store) WriteNext(ctx context.Context, datastore string, shard cellog.ShardID, take func() []cellog.Put) (stored []cellog.Stored, errs []error) {
+	p := &passenger{take: take}
+	if n, err := s.place(p, datastore, shard); err == nil && n.line.enter(ctx, p) {
+		defer n.line.leave()
+		s.lead(ctx, n, p)
+	}
+	if p.batch == nil { // no route to any server yet, or no time left
+		p.batch, p.start = newBatch(take()), time.Now()
+	}
+	s.write(ctx, p, datastore, shard)
+	s.metrics.observeWrite(p.batch, time.Since(p.start))
+	return p.batch.stored, p.batch.errs
+}
+
+// lead writes what the passengers that go with p can write together.
+func (s *Store) lead(ctx context.Context, n *node, p *passenger) {
+	defer func() { // also after a panic: the others must not wait for ever
+		for _, other := range p.group {
+			other.wake <- false
+		}
+	}()
+	n.line.gather(p)
+	if len(p.group) > 0 && !s.unlocked {
+		s.join(ctx, n, append([]*passenger{p}, p.group...))
+	}
+}
+
+// place finds the passenger's route and the node at its end.
+func (s *Store) place(p *passenger, datastore string, shard cellog.ShardID) (n *node, err error) {
+	if p.route, err = s.routes.Route(datastore, shard); err != nil {
+		return nil, err
+	}
+	return s.node(p.route)
+}
+
+// write decides what is still open of a passenger's batch, in transactions of
+// its own.
+func (s *Store) write(ctx context.Context, p *passenger, datastore string, shard cellog.ShardID) {
+	b, last := p.batch, p.err
+	if errors.Is(p.err, errMaybe) {
+		last = s.settle(ctx, p.route, b, p.err)
+	}
 	for attempt := 0; attempt < maxAttempts && !b.done(); attempt++ {
 		if attempt > 0 && !pause(ctx, attempt) {
 			break
@@ -66,27 +111,30 @@ func (s *Store) Write(ctx context.Context, datastore string, shard cellog.ShardI
 			s.lookFor(ctx, datastore, shard)
 			continue
 		}
-		err = s.attempt(ctx, route, b)
-		if errors.Is(err, errMaybe) {
-			s.metrics.resolves.Inc()
-			err = s.resolve(ctx, route, b)
-		}
-		switch {
-		case err == nil:
-		case errors.Is(err, storage.ErrStaleRoute):
-			s.lookFor(ctx, datastore, shard)
-		case errors.Is(err, errRedo):
-			s.metrics.redos.Inc()
-		default: // final: unknown outcome, or damage
-			b.fail(err)
-		}
-		last = err
+		last = s.settle(ctx, route, b, s.attempt(ctx, route, b))
 	}
 	if !b.done() {
 		b.fail(unavailable(ctx, last))
 	}
-	s.metrics.observeWrite(b, time.Since(start))
-	return b.stored, b.errs
+}
+
+// settle draws the consequences of an attempt's error, and returns what is left
+// of it.
+func (s *Store) settle(ctx context.Context, route storage.Route, b *batch, err error) error {
+	if errors.Is(err, errMaybe) {
+		s.metrics.resolves.Inc()
+		err = s.resolve(ctx, route, b)
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, storage.ErrStaleRoute):
+		s.lookFor(ctx, route.Datastore, route.Shard)
+	case errors.Is(err, errRedo):
+		s.metrics.redos.Inc()
+	default: // final: unknown outcome, or damage
+		b.fail(err)
+	}
+	return err
 }
 
 // unavailable turns the last reason why nothing could be kept into an error
@@ -305,8 +353,7 @@ const begin = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION
 // shard_log's row locked, and set @l to the number before and @t to the time.
 // With a stale route, or on a server that is no master, @l stays NULL.
 func (t *tx) takeNumbers(n int) string {
-	num, epoch := strconv.Itoa(n), strconv.Itoa(int(t.route.Epoch))
-	where := " WHERE id = 1 AND epoch = " + epoch + " AND state = 'open'"
+	num, where := strconv.Itoa(n), t.isOpen()
 	if t.s.unlocked { // for the test that must fail: numbers without a lock
 		return "SET @l = NULL; UPDATE " + t.db + ".shard_log SET last_added_id = LAST_INSERT_ID(last_added_id + " + num + ")" + where +
 			"; SELECT LAST_INSERT_ID() - " + num + ", NOW(6) INTO @l, @t; START TRANSACTION; "
@@ -330,31 +377,7 @@ func (t *tx) insert(ctx context.Context, first string, groups []*group) (taken, 
 	}
 	sb := make([]byte, 0, size)
 	sb = append(sb, first...)
-	sb = append(sb, "INSERT INTO "...)
-	sb = append(sb, t.db...)
-	sb = append(sb, ".entity (added_id, epoch, row_key, column_name, ref_key, body, created_at, traceparent) VALUES "...)
-	args := make([]any, 0, 3*len(groups))
-	epoch := "," + strconv.Itoa(int(t.route.Epoch)) + ",x'"
-	for i, g := range groups {
-		p := &t.batch.puts[g.members[0]]
-		if i > 0 {
-			sb = append(sb, ',')
-		}
-		sb = append(sb, "(@l+"...)
-		sb = strconv.AppendInt(sb, int64(i+1), 10)
-		sb = append(sb, epoch...)
-		sb = hex.AppendEncode(sb, p.Row[:])
-		sb = append(sb, "',?,"...)
-		sb = strconv.AppendInt(sb, int64(p.Ref), 10)
-		sb = append(sb, ",?,@t,"...)
-		args = append(args, p.Column, p.Body)
-		if p.TraceParent == "" {
-			sb = append(sb, "NULL)"...)
-		} else {
-			sb = append(sb, "?)"...)
-			args = append(args, p.TraceParent)
-		}
-	}
+	sb, args := t.appendInsert(sb, make([]any, 0, 3*len(groups)), "", groups)
 	sb = append(sb, "; COMMIT; SELECT @l, CAST(@t AS DATETIME(6))"...)
 	rows, err := t.conn.QueryContext(ctx, string(sb), args...)
 	if err != nil {
@@ -366,6 +389,41 @@ func (t *tx) insert(ctx context.Context, first string, groups []*group) (taken, 
 		err = errors.New("the server did not tell the numbers")
 	}
 	return at, err
+}
+
+// appendInsert appends the statement that stores the groups' first members with
+// the numbers after @l and the time @t, both with num behind their names.
+func (t *tx) appendInsert(sb []byte, args []any, num string, groups []*group) ([]byte, []any) {
+	sb = append(sb, "INSERT INTO "...)
+	sb = append(sb, t.db...)
+	sb = append(sb, ".entity (added_id, epoch, row_key, column_name, ref_key, body, created_at, traceparent) VALUES "...)
+	epoch := "," + strconv.Itoa(int(t.route.Epoch)) + ",x'"
+	for i, g := range groups {
+		p := &t.batch.puts[g.members[0]]
+		if i > 0 {
+			sb = append(sb, ',')
+		}
+		sb = append(sb, "(@l"+num+"+"...)
+		sb = strconv.AppendInt(sb, int64(i+1), 10)
+		sb = append(sb, epoch...)
+		sb = hex.AppendEncode(sb, p.Row[:])
+		sb = append(sb, "',?,"...)
+		sb = strconv.AppendInt(sb, int64(p.Ref), 10)
+		sb = append(sb, ",?,@t"+num+","...)
+		args = append(args, p.Column, p.Body)
+		if p.TraceParent == "" {
+			sb = append(sb, "NULL)"...)
+		} else {
+			sb = append(sb, "?)"...)
+			args = append(args, p.TraceParent)
+		}
+	}
+	return sb, args
+}
+
+// isOpen is the condition that the shard's shard_log is of the route.
+func (t *tx) isOpen() string {
+	return " WHERE id = 1 AND epoch = " + strconv.Itoa(int(t.route.Epoch)) + " AND state = 'open'"
 }
 
 // withoutDuplicates looks the keys up under the lock, answers those that are
