@@ -137,7 +137,7 @@ func (x *Indexer) feed(ctx context.Context, ix *Index, a *applier, topics []stri
 		BackoffMax:     2 * time.Second,
 		Logger:         x.cfg.Logger,
 		Registerer:     x.cfg.Registerer,
-		HandleBatch:    func(ctx context.Context, b feed.Batch) error { return x.handle(ctx, ix, a, b, catch) },
+		HandleBatch:    func(ctx context.Context, take func() feed.Batch) error { return x.handle(ctx, ix, a, take, catch) },
 		OnAssign: func(ctx context.Context, as *feed.Assignment) error {
 			if as.Fresh {
 				return nil
@@ -160,14 +160,20 @@ func (x *Indexer) feed(ctx context.Context, ix *Index, a *applier, topics []stri
 }
 
 // handle applies one partition's batch, together with others.
-func (x *Indexer) handle(ctx context.Context, ix *Index, a *applier, b feed.Batch, catch *catchUp) error {
+func (x *Indexer) handle(ctx context.Context, ix *Index, a *applier, take func() feed.Batch, catch *catchUp) error {
+	var b feed.Batch
 	c := NewCollector(ix)
-	for i := range b.Cells {
-		c.Add(&b.Cells[i])
-	}
-	part := c.Part()
-	part.Progress = []Progress{{Topic: b.Partition.Topic, Partition: b.Partition.Partition, Next: b.Next}}
-	if err := a.apply(ctx, part); err != nil {
+	var part Part
+	err := a.apply(ctx, func() Part {
+		b = take()
+		for i := range b.Cells {
+			c.Add(&b.Cells[i])
+		}
+		part = c.Part()
+		part.Progress = []Progress{{Topic: b.Partition.Topic, Partition: b.Partition.Partition, Next: b.Next}}
+		return part
+	})
+	if err != nil {
 		return err
 	}
 	x.m.cells.WithLabelValues(ix.datastore, ix.name).Add(float64(c.Cells))

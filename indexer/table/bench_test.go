@@ -29,7 +29,7 @@ func benchCells(n, shards, from int) []cellog.Cell {
 // per batch.
 func BenchmarkApply(b *testing.B) {
 	for _, servers := range []int{1, 2} {
-		for _, batch := range []int{100, 1000, 4000} {
+		for _, batch := range []int{20, 100, 1000, 4000} {
 			for _, direct := range []bool{false, true} {
 				name := fmt.Sprintf("servers=%d/batch=%d/direct=%t", servers, batch, direct)
 				b.Run(name, func(b *testing.B) { benchApply(b, servers, batch, direct) })

@@ -1,6 +1,9 @@
 package feed
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // scheduleBatch starts the partition's one batch worker if there is work and
 // no wait is due. Under mu.
@@ -11,6 +14,9 @@ func (p *partition) scheduleBatch() {
 	go p.workBatches()
 }
 
+// errNotTaken tells a handler's author.
+var errNotTaken = errors.New("HandleBatch returned without an error and has not taken its batch")
+
 // workBatches hands out batches from the window's head until it is empty or a
 // batch fails.
 func (p *partition) workBatches() {
@@ -18,11 +24,23 @@ func (p *partition) workBatches() {
 	defer p.mu.Unlock()
 	defer p.ended()
 	for !p.closing && len(p.window) > 0 {
-		b, taking := p.head()
 		p.mu.Unlock()
 
+		var b Batch
+		var taking []*entry
 		begin := time.Now()
-		err := call(func() error { return p.f.cfg.HandleBatch(p.ctx, b) })
+		err := call(func() error {
+			return p.f.cfg.HandleBatch(p.ctx, func() Batch {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				begin = time.Now()
+				b, taking = p.head()
+				return b
+			})
+		})
+		if err == nil && taking == nil {
+			err = errNotTaken
+		}
 		p.f.handledBatch(p.ctx, &b, time.Since(begin), err)
 
 		p.mu.Lock()

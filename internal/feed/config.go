@@ -72,9 +72,11 @@ type Config struct {
 	// over; the result is then ignored.
 	Handle func(ctx context.Context, d Delivery) error
 	// HandleBatch gets a partition's cells in order, a batch at a time per
-	// partition, partitions in parallel. After an error the same cells come
-	// again, perhaps in other batches.
-	HandleBatch func(ctx context.Context, b Batch) error
+	// partition, partitions in parallel. It calls take, once, when it is ready
+	// for the batch: until then more cells gather. take must not be called any
+	// more when it has returned. After an error the same cells come again,
+	// perhaps in other batches.
+	HandleBatch func(ctx context.Context, take func() Batch) error
 
 	// OnAssign hears of a partition before its first cell. It must return
 	// within seconds; an error gives the partition back and tries again.

@@ -18,7 +18,7 @@ func TestBadConfigs(t *testing.T) {
 		"no group":      func(c *Config) { c.Group = "" },
 		"no topics":     func(c *Config) { c.Topics = nil },
 		"no function":   func(c *Config) { c.Handle = nil },
-		"two functions": func(c *Config) { c.HandleBatch = func(context.Context, Batch) error { return nil } },
+		"two functions": func(c *Config) { c.HandleBatch = func(context.Context, func() Batch) error { return nil } },
 		"negative":      func(c *Config) { c.Parallel = -1 },
 		"backoff":       func(c *Config) { c.BackoffMin = time.Hour },
 	} {

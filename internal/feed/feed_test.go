@@ -362,7 +362,8 @@ func TestBatches(t *testing.T) {
 		fail := 2
 		_, s, stop := run(t, Config{
 			BatchCells: 10,
-			HandleBatch: func(_ context.Context, b Batch) error {
+			HandleBatch: func(_ context.Context, take func() Batch) error {
+				b := take()
 				time.Sleep(time.Millisecond)
 				if fail > 0 && len(got) == 11 {
 					fail--
@@ -402,7 +403,7 @@ func TestBatches(t *testing.T) {
 func TestOnAssignMayGoBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, s, stop := run(t, Config{
-			HandleBatch: func(context.Context, Batch) error { return nil },
+			HandleBatch: func(_ context.Context, take func() Batch) error { take(); return nil },
 			OnAssign:    func(_ context.Context, a *Assignment) error { a.Offset = 4; return nil },
 		})
 		m := marks{Version: 1, Whole: true}
