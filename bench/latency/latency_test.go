@@ -1,6 +1,7 @@
 package latency
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -41,8 +42,51 @@ func setting(tb testing.TB, name string, def int) int {
 	return n
 }
 
+// dev is what the ready file of a running cellog dev says, and its process.
+type dev struct {
+	HTTP     string
+	Kafka    []string
+	Clusters []struct {
+		Nodes []struct {
+			Role string
+			PID  int
+		}
+	}
+	pid int
+}
+
+// cpu returns how long this process, cellog dev, its masters and its minions
+// have been computing.
+func (d *dev) cpu(tb testing.TB) map[string]time.Duration {
+	used := map[string]time.Duration{"client": cpuOf(tb, os.Getpid()), "cellog": cpuOf(tb, d.pid)}
+	for _, c := range d.Clusters {
+		for _, n := range c.Nodes {
+			used[n.Role] += cpuOf(tb, n.PID)
+		}
+	}
+	return used
+}
+
+// cpuOf reads a process's time, which Linux counts in hundredths of a second.
+func cpuOf(tb testing.TB, pid int) time.Duration {
+	tb.Helper()
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	var sum time.Duration
+	for _, field := range strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))[11:13] {
+		n, err := strconv.Atoi(field)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		sum += time.Duration(n) * 10 * time.Millisecond
+	}
+	return sum
+}
+
 // startDev builds and starts cellog dev; it ends with the benchmark.
-func startDev(tb testing.TB) (httpURL string, brokers []string) {
+func startDev(tb testing.TB) *dev {
 	tb.Helper()
 	dir, err := os.MkdirTemp("", "bench")
 	if err != nil {
@@ -73,13 +117,10 @@ func startDev(tb testing.TB) (httpURL string, brokers []string) {
 		}
 	})
 	for limit := time.Now().Add(2 * time.Minute); ; {
-		var r struct {
-			HTTP  string
-			Kafka []string
-		}
+		d := dev{pid: cmd.Process.Pid}
 		b, err := os.ReadFile(ready)
-		if err == nil && json.Unmarshal(b, &r) == nil {
-			return r.HTTP, r.Kafka
+		if err == nil && json.Unmarshal(b, &d) == nil {
+			return &d
 		}
 		if time.Now().After(limit) {
 			tb.Fatal("cellog dev is not ready after two minutes; give CELLOG_BENCH_FLAGS='--log-level info' to see why")
@@ -104,7 +145,8 @@ func (t *times) report(b *testing.B, name string) {
 	b.Helper()
 	slices.Sort(t.all)
 	if len(t.all) == 0 {
-		b.Fatalf("%s: nothing measured", name)
+		b.Errorf("%s: nothing measured", name)
+		return
 	}
 	at := func(q float64) float64 {
 		return float64(t.all[min(len(t.all)-1, int(q*float64(len(t.all))))].Microseconds()) / 1000
@@ -116,14 +158,14 @@ func (t *times) report(b *testing.B, name string) {
 
 func BenchmarkLatency(b *testing.B) {
 	rate, length := setting(b, "CELLOG_BENCH_RATE", 2000), time.Duration(setting(b, "CELLOG_BENCH_SECONDS", 10))*time.Second
-	base, brokers := startDev(b)
+	d := startDev(b)
 	for b.Loop() {
-		measure(b, rate, length, base, brokers)
+		measure(b, rate, length, d)
 	}
 }
 
-func measure(b *testing.B, rate int, length time.Duration, base string, brokers []string) {
-	c, err := client.New(client.Config{URLs: []string{base}})
+func measure(b *testing.B, rate int, length time.Duration, d *dev) {
+	c, err := client.New(client.Config{URLs: []string{d.HTTP}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -140,7 +182,7 @@ func measure(b *testing.B, rate int, length time.Duration, base string, brokers 
 	}
 	began := time.Now()
 	counts := func(now time.Time) bool { return now.Sub(began) > warmUp }
-	rt, err := triggers.New(triggers.Config{Brokers: brokers})
+	rt, err := triggers.New(triggers.Config{Brokers: d.Kafka})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -170,7 +212,12 @@ func measure(b *testing.B, rate int, length time.Duration, base string, brokers 
 	var failures sync.Map
 	began = time.Now()
 	n := int(float64(rate) * (length + warmUp).Seconds())
+	warm := int(float64(rate) * warmUp.Seconds())
+	var before map[string]time.Duration
 	for i := range n {
+		if i == warm {
+			before = d.cpu(b)
+		}
 		due := began.Add(time.Duration(float64(i) / float64(rate) * float64(time.Second)))
 		time.Sleep(time.Until(due))
 		wg.Go(func() {
@@ -198,6 +245,10 @@ func measure(b *testing.B, rate int, length time.Duration, base string, brokers 
 				}
 			}
 		})
+	}
+	used := d.cpu(b)
+	for who, t := range used {
+		b.ReportMetric(float64((t-before[who]).Microseconds())/float64(n-warm), who+"-cpu-µs/cell")
 	}
 	wg.Wait()
 	for limit := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
