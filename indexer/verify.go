@@ -53,7 +53,9 @@ type VerifyConfig struct {
 	Index  *Index
 	Tables Inspector
 	// Cells returns the cells of a shard that the index must have, in any
-	// order; cells of other columns may be among them, and are left out.
+	// order; cells of other columns may be among them, and are left out. One
+	// that cannot be read comes without a column: what the index has of it is
+	// taken as right.
 	// Required.
 	Cells func(ctx context.Context, shard cellog.ShardID) iter.Seq2[cellog.Cell, error]
 	// UpTo returns the added_id up to which Cells returns a shard's cells: what
@@ -132,10 +134,11 @@ type verifier struct {
 	suspects map[uuid.UUID]State
 	// extras are entries that their home rows do not want.
 	extras []EntryRow
-	// matched counts the cells that are a home row's newest, and bound is the
-	// highest added_id that was given, of the shard in work.
-	matched int64
-	bound   cellog.AddedID
+	// Of the shard in work: the number of cells that are a home row's newest,
+	// the highest added_id that was given, and the cells that nobody can read.
+	matched    int64
+	bound      cellog.AddedID
+	unreadable map[cellog.AddedID]bool
 }
 
 // suspect notes a row whose cells are, or include, s; false if there are too
@@ -155,7 +158,7 @@ func (v *verifier) suspect(row uuid.UUID, s State) bool {
 
 // cells compares a shard's cells with its home rows.
 func (v *verifier) cells(ctx context.Context, shard cellog.ShardID) error {
-	v.matched, v.bound = 0, 0
+	v.matched, v.bound, v.unreadable = 0, 0, map[cellog.AddedID]bool{}
 	if v.UpTo != nil {
 		v.bound = v.UpTo(shard)
 	}
@@ -165,6 +168,9 @@ func (v *verifier) cells(ctx context.Context, shard cellog.ShardID) error {
 			return err
 		}
 		v.bound = max(v.bound, c.AddedID)
+		if c.Column == "" {
+			v.unreadable[c.AddedID] = true
+		}
 		if v.Index.column(c.Column) < 0 {
 			continue
 		}
@@ -249,7 +255,7 @@ func (v *verifier) homes(ctx context.Context, shard cellog.ShardID) error {
 		}
 		for _, h := range page {
 			for _, n := range h.State.Columns {
-				if n.Set && n.Added <= v.bound {
+				if n.Set && n.Added <= v.bound && !v.unreadable[n.Added] {
 					newest++
 				}
 			}

@@ -156,25 +156,23 @@ func (a *applying) together(ctx context.Context, db *sql.DB) error {
 	if h == nil {
 		h = &home{}
 	}
-	err := a.inTx(ctx, db, shardsOf(h.rows), func(ctx context.Context, tx *sql.Tx) error {
-		if err := a.join(ctx, tx, h); err != nil {
-			return err
-		}
+	err := inTx(ctx, db, append(a.enter(shardsOf(h.rows)), a.lockHomes(h)...), func(ctx context.Context, tx *sql.Conn) ([]*stmt, error) {
+		numbers := a.join(h)
 		if err := a.project(ctx); err != nil {
-			return err
+			return nil, err
 		}
 		entries, removals := a.entries[db], a.removals[db]
-		if err := a.enter(ctx, tx, append(targets(entries), targets(removals)...)); err != nil {
-			return err
+		if err := readAll(ctx, tx, a.enter(append(targets(entries), targets(removals)...))); err != nil {
+			return nil, err
 		}
 		for _, r := range h.rows {
 			r.changed = r.changed || len(r.state.Removals) > 0
 			r.state.Removals = nil
 		}
-		stmts := append(entryStmts(entries), removalStmts(removals)...)
+		stmts := append([]*stmt{numbers}, entryStmts(entries)...)
+		stmts = append(stmts, removalStmts(removals)...)
 		stmts = append(stmts, homeStmts(h.rows)...)
-		stmts = append(stmts, a.progressStmt(), a.appliedStmt(db))
-		return a.exec(ctx, tx, stmts)
+		return append(stmts, a.progressStmt(), a.appliedStmt(db)), nil
 	})
 	if err == nil {
 		a.t.keepNumbers(h.taken)
@@ -186,11 +184,8 @@ func (a *applying) together(ctx context.Context, db *sql.DB) error {
 func (a *applying) spread(ctx context.Context) error {
 	// A: home rows.
 	err := onEach(ctx, a.homes, func(ctx context.Context, db *sql.DB, h *home) error {
-		err := a.inTx(ctx, db, shardsOf(h.rows), func(ctx context.Context, tx *sql.Tx) error {
-			if err := a.join(ctx, tx, h); err != nil {
-				return err
-			}
-			return a.exec(ctx, tx, homeStmts(h.rows))
+		err := inTx(ctx, db, append(a.enter(shardsOf(h.rows)), a.lockHomes(h)...), func(context.Context, *sql.Conn) ([]*stmt, error) {
+			return append([]*stmt{a.join(h)}, homeStmts(h.rows)...), nil
 		})
 		if err == nil {
 			a.t.keepNumbers(h.taken)
@@ -229,7 +224,7 @@ func (a *applying) spread(ctx context.Context) error {
 		if len(a.removals[db]) == 0 {
 			stmts = append(stmts, a.progressStmt())
 		}
-		return a.write(ctx, db, held, targets(es), stmts)
+		return a.write(ctx, db, held, false, targets(es), stmts)
 	})
 	if err != nil {
 		return err
@@ -241,7 +236,7 @@ func (a *applying) spread(ctx context.Context) error {
 
 	// C: removals, now that every new entry is there.
 	err = onEach(ctx, a.removals, func(ctx context.Context, db *sql.DB, es []entry) error {
-		return a.write(ctx, db, held, targets(es), append(removalStmts(es), a.progressStmt()))
+		return a.write(ctx, db, held, false, targets(es), append(removalStmts(es), a.progressStmt()))
 	})
 	if err != nil {
 		return err
@@ -256,14 +251,9 @@ func (a *applying) spread(ctx context.Context) error {
 	err = onEach(ctx, a.homes, func(ctx context.Context, db *sql.DB, h *home) error {
 		applied, forget := a.appliedStmt(db), forgetStmts(h.rows)
 		if len(forget) == 0 {
-			return execAll(ctx, db, false, []*stmt{applied})
+			return execAll(ctx, db, []*stmt{applied}, "")
 		}
-		return a.inTx(ctx, db, shardsOf(h.rows), func(ctx context.Context, tx *sql.Tx) error {
-			if err := showNumbers(ctx, tx, a.batch.Datastore, h.held, true); err != nil {
-				return err
-			}
-			return a.exec(ctx, tx, append(forget, applied))
-		})
+		return a.write(ctx, db, h.held, true, shardsOf(h.rows), append(forget, applied))
 	})
 	if err == nil && tellAll {
 		a.t.told(a.batch)
@@ -271,18 +261,22 @@ func (a *applying) spread(ctx context.Context) error {
 	return err
 }
 
-// write runs statements on a target, which must not know newer numbers.
-func (a *applying) write(ctx context.Context, db *sql.DB, held map[source]int64, shards []cellog.ShardID, stmts []*stmt) error {
-	return a.inTx(ctx, db, shards, func(ctx context.Context, tx *sql.Tx) error {
-		if err := showNumbers(ctx, tx, a.batch.Datastore, held, false); err != nil {
-			return err
-		}
-		return a.exec(ctx, tx, stmts)
+// write runs statements on a server, which must not know newer numbers than
+// those held, and at home no others.
+func (a *applying) write(ctx context.Context, db *sql.DB, held map[source]int64, home bool, shards []cellog.ShardID, stmts []*stmt) error {
+	sources := make(map[source]bool, len(held))
+	for s := range held {
+		sources[s] = true
+	}
+	have := map[source]int64{}
+	reads := a.enter(shards)
+	if len(sources) > 0 {
+		reads = append(reads, lockNumbers(a.batch.Datastore, sources, have))
+	}
+	return inTx(ctx, db, reads, func(context.Context, *sql.Conn) ([]*stmt, error) {
+		numbers, err := checkNumbers(held, have, home)
+		return append([]*stmt{numbers}, stmts...), err
 	})
-}
-
-func (a *applying) exec(ctx context.Context, tx *sql.Tx, stmts []*stmt) error {
-	return execAll(ctx, tx, a.t.cfg.MultiStatements, stmts)
 }
 
 func onEach[V any](ctx context.Context, m map[*sql.DB]V, fn func(context.Context, *sql.DB, V) error) error {

@@ -82,7 +82,7 @@ func applyDirect(ctx context.Context, w *world, part indexer.Part) error {
 		if err != nil {
 			return err
 		}
-		if err := execAll(ctx, tx, true, entryStmts(es)); err != nil {
+		if err := execAll(ctx, tx, entryStmts(es), ""); err != nil {
 			return err
 		}
 		if err := tx.Commit(); err != nil {

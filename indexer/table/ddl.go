@@ -146,7 +146,7 @@ func (t *Tables) ensureServer(ctx context.Context, db *sql.DB, ix *indexer.Index
 			gates.row(ix.Datastore(), s)
 			sources.row(ix.Datastore(), ix.Name(), s, 0)
 		}
-		return execAll(ctx, db, false, []*stmt{gates, sources})
+		return execAll(ctx, db, []*stmt{gates, sources}, "")
 	})
 }
 

@@ -83,7 +83,7 @@ func (w *world) db(s int) *sql.DB { return w.dbs[s%len(w.dbs)] }
 
 func newTables(t testing.TB, w *world) *Tables {
 	t.Helper()
-	tables, err := New(Config{Places: w, MultiStatements: true})
+	tables, err := New(Config{Places: w})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package table
 
 import (
-	"context"
 	"database/sql"
 	"encoding/json"
 	"fmt"
@@ -22,33 +21,33 @@ func shardsOf(rows []*row) []cellog.ShardID {
 	return out
 }
 
-// join takes the sources' locks, reads the home rows, which nobody else can
-// change from then on, and joins the batch into them.
-func (a *applying) join(ctx context.Context, tx *sql.Tx, h *home) error {
+// lockHomes are the reads that take the sources' locks and read the home rows,
+// which nobody else can change from then on.
+func (a *applying) lockHomes(h *home) (reads []read) {
 	sources := map[source]bool{}
+	byIndex := map[*indexer.Index][]*row{}
 	for _, r := range h.rows {
 		sources[source{a.batch.Datastore, r.ix.Name(), r.in.Shard}] = true
+		byIndex[r.ix] = append(byIndex[r.ix], r)
 	}
 	if len(sources) == 0 {
 		return nil
 	}
-	var err error
-	if h.held, h.taken, err = a.t.takeNumbers(ctx, tx, a.batch.Datastore, sources); err != nil {
-		return err
-	}
-	byIndex := map[*indexer.Index][]*row{}
-	for _, r := range h.rows {
-		byIndex[r.ix] = append(byIndex[r.ix], r)
-	}
+	h.held = map[source]int64{}
+	reads = append(reads, lockNumbers(a.batch.Datastore, sources, h.held))
 	for ix, rows := range byIndex {
-		if err := readHomes(ctx, tx, ix, rows); err != nil {
-			return fmt.Errorf("index %s: read home rows: %w", ix, err)
-		}
+		reads = append(reads, readHomes(ix, rows)...)
 	}
+	return reads
+}
+
+// join joins the batch into the home rows that were read.
+func (a *applying) join(h *home) (numbers *stmt) {
+	h.taken = a.t.takeNumbers(h.held)
 	for _, r := range h.rows {
 		r.changed = r.ix.Join(&r.state, r.in.State)
 	}
-	return nil
+	return setNumbers(h.taken)
 }
 
 // homeColumns are the columns of a home row in the order of scanHome.
@@ -66,7 +65,7 @@ func homeColumns(ix *indexer.Index) string {
 
 // readHomes reads the states of the rows' home rows; a row without one has an
 // empty state afterwards.
-func readHomes(ctx context.Context, tx queryer, ix *indexer.Index, rows []*row) error {
+func readHomes(ix *indexer.Index, rows []*row) (reads []read) {
 	byShard := map[cellog.ShardID][]*row{}
 	byKey := make(map[uuid.UUID]*row, len(rows))
 	for _, r := range rows {
@@ -74,30 +73,27 @@ func readHomes(ctx context.Context, tx queryer, ix *indexer.Index, rows []*row) 
 		byShard[r.in.Shard] = append(byShard[r.in.Shard], r)
 		byKey[r.in.Key] = r
 	}
+	scan := scanHome(ix, func(key uuid.UUID, s indexer.State) error {
+		if r := byKey[key]; r != nil {
+			r.state = s
+		}
+		return nil
+	})
 	columns := homeColumns(ix)
 	var b strings.Builder
 	var args []any
-	read := func() error {
-		if b.Len() == 0 {
-			return nil
+	flush := func() {
+		if b.Len() > 0 {
+			reads = append(reads, read{query: b.String(), args: args, row: scan})
 		}
-		err := scanHomes(ctx, tx, ix, b.String(), args, func(key uuid.UUID, s indexer.State) error {
-			if r := byKey[key]; r != nil {
-				r.state = s
-			}
-			return nil
-		})
 		b.Reset()
-		args = args[:0]
-		return err
+		args = nil
 	}
 	for shard, rs := range byShard {
 		for len(rs) > 0 {
 			n := min(len(rs), maxRows)
 			if len(args)+n > maxPacket {
-				if err := read(); err != nil {
-					return err
-				}
+				flush()
 			}
 			if b.Len() > 0 {
 				b.WriteString(" UNION ALL ")
@@ -109,16 +105,12 @@ func readHomes(ctx context.Context, tx queryer, ix *indexer.Index, rows []*row) 
 			rs = rs[n:]
 		}
 	}
-	return read()
+	flush()
+	return reads
 }
 
-// scanHomes calls fn for every home row of a query for homeColumns.
-func scanHomes(ctx context.Context, q queryer, ix *indexer.Index, query string, args []any, fn func(uuid.UUID, indexer.State) error) error {
-	rows, err := q.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
+// scanHome calls fn with the home row in a row of a query for homeColumns.
+func scanHome(ix *indexer.Index, fn func(uuid.UUID, indexer.State) error) func(*sql.Rows) error {
 	columns, fields := ix.Columns(), ix.Fields()
 	var key, removals sql.RawBytes
 	numbers := make([]sql.NullInt64, 2*len(columns))
@@ -130,7 +122,7 @@ func scanHomes(ctx context.Context, q queryer, ix *indexer.Index, query string, 
 	for i := range values {
 		dest = append(dest, &values[i])
 	}
-	for rows.Next() {
+	return func(rows *sql.Rows) error {
 		if err := rows.Scan(dest...); err != nil {
 			return err
 		}
@@ -146,17 +138,14 @@ func scanHomes(ctx context.Context, q queryer, ix *indexer.Index, query string, 
 		}
 		for i, f := range fields {
 			if s.Fields[i], err = indexer.FromSQL(f.Type, values[i]); err != nil {
-				return fmt.Errorf("home row %s: field %s: %w", id, f.Name, err)
+				return fmt.Errorf("index %s: home row %s: field %s: %w", ix, id, f.Name, err)
 			}
 		}
 		if s.Removals, err = parseRemovals(fields[0].Type, removals); err != nil {
-			return fmt.Errorf("home row %s: removals: %w", id, err)
+			return fmt.Errorf("index %s: home row %s: removals: %w", ix, id, err)
 		}
-		if err := fn(id, s); err != nil {
-			return err
-		}
+		return fn(id, s)
 	}
-	return rows.Err()
 }
 
 // homeStmts writes the home rows that have changed, whole: their old content

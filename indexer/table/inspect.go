@@ -44,10 +44,10 @@ func (t *Tables) homeRows(ctx context.Context, ix *indexer.Index, shard cellog.S
 	}
 	var out []indexer.HomeRow
 	query := "SELECT " + homeColumns(ix) + " FROM " + homeTable(ix, shard) + " " + where
-	err = scanHomes(ctx, db, ix, query, args, func(key uuid.UUID, s indexer.State) error {
+	err = readAll(ctx, db, []read{{query: query, args: args, row: scanHome(ix, func(key uuid.UUID, s indexer.State) error {
 		out = append(out, indexer.HomeRow{Key: key, State: s})
 		return nil
-	})
+	})}})
 	return out, err
 }
 

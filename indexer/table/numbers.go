@@ -1,7 +1,6 @@
 package table
 
 import (
-	"context"
 	"database/sql"
 	"fmt"
 	"maps"
@@ -10,9 +9,9 @@ import (
 	"github.com/cellog/cellog"
 )
 
-// lockNumbers takes the locks of the sources' rows on this server and returns
-// their numbers.
-func lockNumbers(ctx context.Context, tx *sql.Tx, datastore string, sources map[source]bool) (map[source]int64, error) {
+// lockNumbers takes the locks of the sources' rows on a server and puts their
+// numbers into have.
+func lockNumbers(datastore string, sources map[source]bool, have map[source]int64) read {
 	names, shards := map[string]bool{}, map[cellog.ShardID]bool{}
 	for s := range sources {
 		names[s.index], shards[s.shard] = true, true
@@ -24,34 +23,30 @@ func lockNumbers(ctx context.Context, tx *sql.Tx, datastore string, sources map[
 	for _, s := range slices.Sorted(maps.Keys(shards)) {
 		args = append(args, int(s))
 	}
-	query := "SELECT index_name, shard, number FROM cellog_meta.index_sources WHERE datastore = ? AND index_name IN (" +
-		placeholders(len(names)) + ") AND shard IN (" + placeholders(len(shards)) + ") FOR UPDATE"
-	rows, err := tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
+	return read{
+		query: "SELECT index_name, shard, number FROM cellog_meta.index_sources WHERE datastore = ? AND index_name IN (" +
+			placeholders(len(names)) + ") AND shard IN (" + placeholders(len(shards)) + ") FOR UPDATE",
+		args: args,
+		row: func(rows *sql.Rows) error {
+			s := source{datastore: datastore}
+			var n int64
+			if err := rows.Scan(&s.index, &s.shard, &n); err != nil {
+				return err
+			}
+			if sources[s] {
+				have[s] = n
+			}
+			return nil
+		},
+		done: func() error {
+			for s := range sources { // without a row there is no lock
+				if _, ok := have[s]; !ok {
+					return fmt.Errorf("index %s/%s: shard %d has no row in cellog_meta.index_sources: Ensure was not called", s.datastore, s.index, s.shard)
+				}
+			}
+			return nil
+		},
 	}
-	defer rows.Close()
-	out := map[source]int64{}
-	for rows.Next() {
-		s := source{datastore: datastore}
-		var n int64
-		if err := rows.Scan(&s.index, &s.shard, &n); err != nil {
-			return nil, err
-		}
-		if sources[s] {
-			out[s] = n
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return nil, err
-	}
-	for s := range sources {
-		// Without a row there is no lock.
-		if _, ok := out[s]; !ok {
-			return nil, fmt.Errorf("index %s/%s: shard %d has no row in cellog_meta.index_sources: Ensure was not called", s.datastore, s.index, s.shard)
-		}
-	}
-	return out, nil
 }
 
 func setNumbers(numbers map[source]int64) *stmt {
@@ -67,26 +62,19 @@ func setNumbers(numbers map[source]int64) *stmt {
 
 // takeNumbers makes sure, at home, that the assignment numbers are ours: where
 // another indexer has taken one since, or we have none yet, it takes the next.
-// It returns the numbers in force, and which of them are new: they are ours
-// once the transaction is committed.
-func (t *Tables) takeNumbers(ctx context.Context, tx *sql.Tx, datastore string, sources map[source]bool) (held, taken map[source]int64, err error) {
-	have, err := lockNumbers(ctx, tx, datastore, sources)
-	if err != nil {
-		return nil, nil, err
-	}
-	taken = map[source]int64{}
+// It changes have to the numbers in force, and returns which of them are new:
+// they are ours once the transaction is committed with setNumbers of them.
+func (t *Tables) takeNumbers(have map[source]int64) (taken map[source]int64) {
 	t.mu.Lock()
+	defer t.mu.Unlock()
+	taken = map[source]int64{}
 	for s, n := range have {
 		if ours, ok := t.numbers[s]; !ok || ours != n {
 			have[s] = max(n, ours) + 1
 			taken[s] = have[s]
 		}
 	}
-	t.mu.Unlock()
-	if len(taken) == 0 {
-		return have, nil, nil
-	}
-	return have, taken, execAll(ctx, tx, false, []*stmt{setNumbers(taken)})
+	return taken
 }
 
 // keepNumbers records the numbers of a committed transaction as ours.
@@ -96,25 +84,18 @@ func (t *Tables) keepNumbers(taken map[source]int64) {
 	maps.Copy(t.numbers, taken)
 }
 
-// showNumbers shows our numbers to a server: it returns ErrRefused if it knows
-// a higher one, and makes it refuse lower ones from now on.
-func showNumbers(ctx context.Context, tx *sql.Tx, datastore string, held map[source]int64, home bool) error {
-	sources := make(map[source]bool, len(held))
-	for s := range held {
-		sources[s] = true
-	}
-	have, err := lockNumbers(ctx, tx, datastore, sources)
-	if err != nil {
-		return err
-	}
+// checkNumbers returns ErrRefused if a server has a higher number than ours, and
+// at home also a lower one; and the statement that makes it refuse lower ones
+// from now on.
+func checkNumbers(held, have map[source]int64, home bool) (*stmt, error) {
 	raise := map[source]int64{}
 	for s, n := range have {
 		switch {
 		case n > held[s] || home && n != held[s]:
-			return fmt.Errorf("%w: %s/%s from shard %d: ours is %d, theirs %d", ErrRefused, s.datastore, s.index, s.shard, held[s], n)
+			return nil, fmt.Errorf("%w: %s/%s from shard %d: ours is %d, theirs %d", ErrRefused, s.datastore, s.index, s.shard, held[s], n)
 		case n < held[s]:
 			raise[s] = held[s]
 		}
 	}
-	return execAll(ctx, tx, false, []*stmt{setNumbers(raise)})
+	return setNumbers(raise), nil
 }

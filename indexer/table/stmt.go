@@ -77,9 +77,9 @@ type queryer interface {
 // maxPacket bounds the arguments that several statements send together.
 const maxPacket = 2000
 
-// execAll runs statements in order; those without rows are left out. With
-// multi, as many as fit travel in one packet.
-func execAll(ctx context.Context, tx execer, multi bool, stmts []*stmt) error {
+// execAll runs statements in order, as many as fit in one packet; those without
+// rows are left out. last, if not empty, follows them.
+func execAll(ctx context.Context, tx execer, stmts []*stmt, last string) error {
 	var b strings.Builder
 	var args []any
 	flush := func() error {
@@ -95,16 +95,20 @@ func execAll(ctx context.Context, tx execer, multi bool, stmts []*stmt) error {
 		if s.rows == 0 {
 			continue
 		}
-		if b.Len() > 0 && (!multi || len(args)+len(s.args) > maxPacket) {
+		if b.Len() > 0 && len(args)+len(s.args) > maxPacket {
 			if err := flush(); err != nil {
 				return err
 			}
 		}
 		if b.Len() > 0 {
-			b.WriteString(";")
+			b.WriteString("; ")
 		}
 		b.WriteString(s.text())
 		args = append(args, s.args...)
 	}
+	if last != "" && b.Len() > 0 {
+		b.WriteString("; ")
+	}
+	b.WriteString(last)
 	return flush()
 }

@@ -17,7 +17,8 @@ type Places interface {
 	// Shards returns a datastore's number of shards.
 	Shards(ctx context.Context, datastore string) (int, error)
 	// ShardDB returns the server on which the shard is open, with the shard's
-	// epoch there. Shards of one server come with the same *sql.DB.
+	// epoch there. Shards of one server come with the same *sql.DB, which
+	// accepts several statements in one packet.
 	ShardDB(ctx context.Context, datastore string, shard cellog.ShardID) (*sql.DB, cellog.Epoch, error)
 	// ReadDB returns a server to read the shard from.
 	ReadDB(ctx context.Context, datastore string, shard cellog.ShardID, from cellog.ReadFrom) (*sql.DB, cellog.Origin, error)

@@ -34,7 +34,7 @@ func (x *indexChecker) check(ctx context.Context, upTo []cellog.AddedID) (_ []ve
 	if err != nil || len(indexes) == 0 {
 		return nil, err
 	}
-	tables, err := table.New(table.Config{Places: places, MultiStatements: true})
+	tables, err := table.New(table.Config{Places: places})
 	if err != nil {
 		return nil, err
 	}
@@ -98,6 +98,13 @@ func (x *indexChecker) cells(ctx context.Context, shard cellog.ShardID, upTo cel
 			}
 			for i := range page {
 				c := &page[i]
+				after = c.AddedID
+				if c.Body == nil {
+					if !yield(*c, nil) {
+						return
+					}
+					continue
+				}
 				if c.Body, err = body.AppendJSON(nil, c.Body, 0); err != nil {
 					yield(cellog.Cell{}, fmt.Errorf("cell %s: %w", c.ID(), err))
 					return
@@ -105,7 +112,6 @@ func (x *indexChecker) cells(ctx context.Context, shard cellog.ShardID, upTo cel
 				if !yield(*c, nil) {
 					return
 				}
-				after = c.AddedID
 			}
 		}
 	}

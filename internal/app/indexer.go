@@ -48,7 +48,7 @@ func NewIndexer(cfg *config.Config, env Env) (*Indexer, error) {
 	if x.places, err = newPlaces(cfg, indexerAccount, x.store); err != nil {
 		return nil, err
 	}
-	tables, err := table.New(table.Config{Places: x.places, MultiStatements: true})
+	tables, err := table.New(table.Config{Places: x.places})
 	if err != nil {
 		return nil, errors.Join(err, x.places.close())
 	}

@@ -54,7 +54,7 @@ func NewWorker(cfg *config.Config, env Env) (_ *Worker, err error) {
 		if w.places, err = newPlaces(cfg, indexerAccount, w.store); err != nil {
 			return nil, err
 		}
-		tables, err := table.New(table.Config{Places: w.places, MultiStatements: true})
+		tables, err := table.New(table.Config{Places: w.places})
 		if err != nil {
 			return nil, err
 		}
