@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,6 +36,9 @@ type devFlags struct {
 	// given says whether a flag was given: numbers that were not are those of
 	// the data directory.
 	given func(flag string) bool
+
+	mu    sync.Mutex // guards ready and is held while the ready files change
+	ready *app.Dev   // while there are ready files
 }
 
 func (d *devFlags) add(cmd *cobra.Command) {
@@ -128,7 +133,7 @@ func (d *devFlags) config(stderr io.Writer) app.DevConfig {
 	}
 	log := obs.NewLogger(stderr, obs.LogConfig{Level: d.logLevel})
 	return app.DevConfig{
-		Local:       local.Config{DataDir: d.dataDir, Clusters: clusters, Minions: minions, Flavour: mysqlserver.Flavour(d.mysql), Binary: mysqld, KafkaBrokers: brokers, KafkaSync: d.kafkaSync, Logger: log},
+		Local:       local.Config{DataDir: d.dataDir, Clusters: clusters, Minions: minions, Flavour: mysqlserver.Flavour(d.mysql), Binary: mysqld, KafkaBrokers: brokers, KafkaSync: d.kafkaSync, Restarted: func() { d.rewriteReady(log) }, Logger: log},
 		KafkaPrefix: d.prefix, Datastore: d.datastore, Shards: shards, Listen: d.listen, AdminListen: d.admin, Schemas: d.schemas, MergedTopic: d.merged,
 		// Files of an earlier run speak of servers that are gone.
 		Owned: d.removeReady,
@@ -198,6 +203,18 @@ func startDev(ctx context.Context, d *devFlags, cfg app.DevConfig) (*app.Dev, er
 	return dev, nil
 }
 
+// rewriteReady follows servers that came back with other pids.
+func (d *devFlags) rewriteReady(log *slog.Logger) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.ready == nil {
+		return
+	}
+	if err := d.writeFiles(d.ready); err != nil {
+		log.Error("the ready file still has the pid of a server that is gone", "error", err)
+	}
+}
+
 func stopDev(d *devFlags, dev *app.Dev) error {
 	ctx, cancel := context.WithTimeout(context.Background(), devStopTimeout)
 	defer cancel()
@@ -213,6 +230,9 @@ func (d *devFlags) readyFiles() []string {
 }
 
 func (d *devFlags) removeReady() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ready = nil
 	for _, f := range d.readyFiles() {
 		if err := os.Remove(f); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
@@ -222,6 +242,13 @@ func (d *devFlags) removeReady() error {
 }
 
 func (d *devFlags) writeReady(dev *app.Dev) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.ready = dev
+	return d.writeFiles(dev)
+}
+
+func (d *devFlags) writeFiles(dev *app.Dev) error {
 	r := ready{HTTP: dev.URL(), Admin: dev.Admin(), Kafka: dev.Config().Kafka.Brokers}
 	admin := dev.Config().Clusters[0].Accounts.Admin
 	for _, c := range dev.Local().Clusters() {

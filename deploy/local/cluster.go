@@ -19,14 +19,17 @@ import (
 // replicationTimeout bounds how long a minion may take to follow its master.
 const replicationTimeout = time.Minute
 
-// cluster is a running storage cluster. start and stop are called by one
-// goroutine at a time.
+// cluster is a running storage cluster. start, then supervise for each node,
+// then stop when those have returned.
 type cluster struct {
 	cfg      Config
 	bin      mysqlserver.Binary
 	state    *clusterState
 	accounts mysqlaccounts.Set
-	servers  []*mysqlserver.Server // as state.Nodes; nil while not running
+
+	mu      sync.Mutex            // guards the fields below
+	servers []*mysqlserver.Server // as state.Nodes; nil before the first start
+	down    map[string]error      // by node: why it is not up again yet
 }
 
 func (c *cluster) start(ctx context.Context) error {
@@ -38,18 +41,17 @@ func (c *cluster) start(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	master := c.master()
-	if err := c.open(ctx, master); err != nil {
+	if err := c.open(ctx, c.master()); err != nil {
 		return fmt.Errorf("node %s: %w", c.state.Master, err)
 	}
 	g, gctx = errgroup.WithContext(ctx)
-	for i, s := range c.servers {
-		if s == master {
+	for i, n := range c.state.Nodes {
+		if n.Name == c.state.Master {
 			continue
 		}
 		g.Go(func() error {
-			if err := c.follow(gctx, s, master); err != nil {
-				return fmt.Errorf("node %s: %w", c.state.Nodes[i].Name, err)
+			if err := c.follow(gctx, c.server(i), c.master()); err != nil {
+				return fmt.Errorf("node %s: %w", n.Name, err)
 			}
 			return nil
 		})
@@ -61,10 +63,10 @@ func (c *cluster) start(ctx context.Context) error {
 	return nil
 }
 
-// startNode starts a server on its port, or on another one if that is taken.
-func (c *cluster) startNode(ctx context.Context, i int) error {
+// serverConfig is how node i is started.
+func (c *cluster) serverConfig(i int) mysqlserver.Config {
 	n := c.state.Nodes[i]
-	cfg := mysqlserver.Config{
+	return mysqlserver.Config{
 		Dir:     filepath.Join(c.cfg.DataDir, "clusters", c.state.Name, n.Name),
 		Flavour: c.bin.Flavour, Binary: c.bin.Path, Port: n.Port, ServerID: n.ServerID,
 		BufferPool: c.cfg.BufferPool, TemplateDir: c.cfg.TemplateDir,
@@ -72,6 +74,11 @@ func (c *cluster) startNode(ctx context.Context, i int) error {
 		// the tables.
 		Options: []string{"--max-binlog-size=256M", "--binlog-expire-logs-seconds=604800"},
 	}
+}
+
+// startNode starts a server on its port, or on another one if that is taken.
+func (c *cluster) startNode(ctx context.Context, i int) error {
+	n, cfg := c.state.Nodes[i], c.serverConfig(i)
 	s, err := mysqlserver.Start(ctx, cfg)
 	if errors.Is(err, mysqlserver.ErrPortTaken) && cfg.Port != 0 {
 		c.cfg.Logger.Warn("the port is taken, choosing another one", "node", n.Name, "port", cfg.Port)
@@ -81,18 +88,31 @@ func (c *cluster) startNode(ctx context.Context, i int) error {
 	if err != nil {
 		return fmt.Errorf("node %s: %w", n.Name, err)
 	}
-	c.servers[i], n.Port = s, s.Port()
+	n.Port = s.Port()
+	c.setServer(i, s)
 	c.cfg.Logger.Info("server is up", "node", n.Name, "addr", s.Addr(), "pid", s.PID())
 	return nil
+}
+
+func (c *cluster) server(i int) *mysqlserver.Server {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.servers[i]
+}
+
+func (c *cluster) setServer(i int, s *mysqlserver.Server) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.servers[i] = s
 }
 
 func (c *cluster) master() *mysqlserver.Server {
 	for i, n := range c.state.Nodes {
 		if n.Name == c.state.Master {
-			return c.servers[i]
+			return c.server(i)
 		}
 	}
-	return c.servers[0]
+	return c.server(0)
 }
 
 // open makes the master writable, and the first time also makes the accounts.
@@ -131,6 +151,8 @@ func (c *cluster) follow(ctx context.Context, minion, master *mysqlserver.Server
 			break
 		}
 		select {
+		case <-minion.Done():
+			return minion.Err()
 		case <-ctx.Done():
 			return errors.Join(fmt.Errorf("does not replicate: %w; last state: %+v", ctx.Err(), r), err)
 		case <-tick.C:
@@ -150,7 +172,7 @@ func (c *cluster) follow(ctx context.Context, minion, master *mysqlserver.Server
 func (c *cluster) describe() Cluster {
 	out := Cluster{Name: c.state.Name}
 	for i, n := range c.state.Nodes {
-		s := c.servers[i]
+		s := c.server(i)
 		node := Node{
 			Name: n.Name, Role: Minion, Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(n.Port)), Socket: s.Socket(), PID: s.PID(),
 			User: c.accounts.Admin.User, Password: c.accounts.Admin.Password,
@@ -170,7 +192,8 @@ func (c *cluster) stop(ctx context.Context) error {
 	errs := make([]error, len(c.servers))
 	for _, role := range []string{Minion, Master} {
 		var wg sync.WaitGroup
-		for i, s := range c.servers {
+		for i := range c.servers {
+			s := c.server(i)
 			if s == nil || (c.state.Nodes[i].Name == c.state.Master) != (role == Master) {
 				continue
 			}

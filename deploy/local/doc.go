@@ -15,7 +15,9 @@
 //     everything, too: nothing acknowledged is lost, and replication goes on.
 //  3. No server outlives this process, even when that is killed with -9.
 //  4. One process at a time uses a data directory: the next one gets ErrInUse.
-//  5. Passwords are random and only in DataDir/secrets, mode 0600; servers listen
+//  5. A server that ends by itself is started again on its port until it is up,
+//     with a wait between the attempts; Ready says so meanwhile.
+//  6. Passwords are random and only in DataDir/secrets, mode 0600; servers listen
 //     on 127.0.0.1.
 //
 // Not promised: that a machine's loss loses nothing: all is on one disk. It is for
@@ -32,6 +34,9 @@
 // # Failures
 //
 // No server found: the error says how to install one. A server that ends by
-// itself is reported on Failed; the others go on. A minion whose replication
-// cannot start fails Start with the server's reason.
+// itself is logged and brought back, the others go on; one that cannot come up,
+// on a full disk for example, is tried again every ten seconds, and the log has
+// its reason each time. A server that only hangs is left alone: nobody can tell
+// it from a slow one. A minion whose replication cannot start fails Start with
+// the server's reason.
 package local

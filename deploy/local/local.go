@@ -48,10 +48,10 @@ type Local struct {
 	clusters []*cluster
 	broker   *devbroker.Broker // nil when Kafka is elsewhere
 
-	failed   chan error
-	watchers sync.WaitGroup
-	stop     sync.Once
-	stopErr  error
+	unsupervise context.CancelFunc // nil before all servers were up
+	supervisors sync.WaitGroup
+	stop        sync.Once
+	stopErr     error
 }
 
 // Start starts all servers, the first time in a directory as new ones. When it
@@ -113,7 +113,7 @@ func (l *Local) start(ctx context.Context) error {
 	if err := l.topology.save(l.cfg.DataDir); err != nil {
 		return err
 	}
-	l.watch()
+	l.supervise()
 	return nil
 }
 
@@ -132,25 +132,25 @@ func (l *Local) startBroker() error {
 	return nil
 }
 
-// watch reports servers that end by themselves.
-func (l *Local) watch() {
-	var servers []*mysqlserver.Server
+// supervise brings servers that end by themselves back until Stop.
+func (l *Local) supervise() {
+	ctx, cancel := context.WithCancel(context.Background())
+	l.unsupervise = cancel
 	for _, c := range l.clusters {
-		servers = append(servers, c.servers...)
-	}
-	l.failed = make(chan error, len(servers))
-	for _, s := range servers {
-		l.watchers.Go(func() {
-			<-s.Done()
-			if err := s.Err(); err != nil {
-				l.failed <- err
-			}
-		})
+		for i := range c.state.Nodes {
+			l.supervisors.Go(func() { c.supervise(ctx, i) })
+		}
 	}
 }
 
-// Failed receives an error for each server that ended by itself.
-func (l *Local) Failed() <-chan error { return l.failed }
+// Ready returns nil, or which servers have ended and are not back yet, and why.
+func (l *Local) Ready() error {
+	var errs []error
+	for _, c := range l.clusters {
+		errs = append(errs, c.ready())
+	}
+	return errors.Join(errs...)
+}
 
 // Clusters returns the clusters and their nodes.
 func (l *Local) Clusters() []Cluster {
@@ -177,13 +177,16 @@ func (l *Local) Accounts() mysqlaccounts.Set { return l.accounts }
 // nothing, and the error says so.
 func (l *Local) Stop(ctx context.Context) error {
 	l.stop.Do(func() {
+		if l.unsupervise != nil {
+			l.unsupervise()
+			l.supervisors.Wait()
+		}
 		errs := make([]error, len(l.clusters))
 		var wg sync.WaitGroup
 		for i, c := range l.clusters {
 			wg.Go(func() { errs[i] = c.stop(ctx) })
 		}
 		wg.Wait()
-		l.watchers.Wait()
 		if l.broker != nil {
 			l.broker.Stop()
 		}

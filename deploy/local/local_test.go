@@ -311,22 +311,90 @@ func gone(pid int) bool {
 	return strings.HasPrefix(rest, "Z")
 }
 
-func TestAServerThatEndsIsReported(t *testing.T) {
-	zero := 0
+func TestServersThatEndComeBack(t *testing.T) {
+	one := 1
 	cfg := config(t.TempDir())
-	cfg.Clusters, cfg.Minions, cfg.KafkaBrokers = 1, &zero, []string{"127.0.0.1:1"}
+	back := make(chan struct{}, 8)
+	cfg.Clusters, cfg.Minions, cfg.KafkaBrokers = 1, &one, []string{"127.0.0.1:1"}
+	cfg.Restarted = func() { back <- struct{}{} }
 	l := start(t, cfg)
 	if got := l.KafkaAddrs(); !reflect.DeepEqual(got, []string{"127.0.0.1:1"}) {
 		t.Errorf("kafka %v", got)
 	}
+	makeTables(t, admin(t, l, 0, 0))
+	before := l.Clusters()[0]
+	rows := 0
+	for _, kill := range [][]int{{0}, {1}, {0, 1}} {
+		for _, node := range kill {
+			if err := syscall.Kill(l.Clusters()[0].Nodes[node].PID, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+		waitFor(t, 10*time.Second, func() error {
+			if err := l.Ready(); err == nil || !strings.Contains(err.Error(), before.Nodes[kill[0]].Name) {
+				return fmt.Errorf("kill of %v: ready: %v, want the node's name", kill, err)
+			}
+			return nil
+		})
+		for range kill {
+			select {
+			case <-back:
+			case <-time.After(time.Minute):
+				t.Fatal("it did not come back: ", l.Ready())
+			}
+		}
+		if err := l.Ready(); err != nil {
+			t.Error(err)
+		}
+		for i, n := range l.Clusters()[0].Nodes {
+			was := before.Nodes[i]
+			if n.Addr != was.Addr || n.Role != was.Role {
+				t.Errorf("%s is a %s at %s, was a %s at %s", n.Name, n.Role, n.Addr, was.Role, was.Addr)
+			}
+		}
+		// The master takes writes again, and the minion gets them and takes none.
+		rows++
+		if _, err := admin(t, l, 0, 0).Exec("INSERT INTO d.t VALUES (?)", rows); err != nil {
+			t.Fatal(err)
+		}
+		count(t, admin(t, l, 0, 1), rows)
+		var readOnly bool
+		if err := admin(t, l, 0, 1).QueryRow("SELECT @@global.read_only").Scan(&readOnly); err != nil || !readOnly {
+			t.Errorf("the minion: read_only %v, %v", readOnly, err)
+		}
+	}
+}
+
+func TestAServerThatCannotComeBackIsTriedUntilItCan(t *testing.T) {
+	zero := 0
+	cfg := config(t.TempDir())
+	back := make(chan struct{}, 1)
+	cfg.Clusters, cfg.Minions, cfg.KafkaBrokers = 1, &zero, []string{"127.0.0.1:1"}
+	cfg.Restarted = func() { back <- struct{}{} }
+	l := start(t, cfg)
+	mark := filepath.Join(cfg.DataDir, "clusters", "c1", "c1a", "flavour")
+	if err := os.Rename(mark, mark+".away"); err != nil {
+		t.Fatal(err)
+	}
 	if err := syscall.Kill(l.Clusters()[0].Nodes[0].PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
+	waitFor(t, 10*time.Second, func() error {
+		if err := l.Ready(); err == nil || !strings.Contains(err.Error(), "flavour") {
+			return fmt.Errorf("ready: %v, want why it cannot start", err)
+		}
+		return nil
+	})
+	if err := os.Rename(mark+".away", mark); err != nil {
+		t.Fatal(err)
+	}
 	select {
-	case err := <-l.Failed():
-		t.Log(err)
-	case <-time.After(10 * time.Second):
-		t.Fatal("nothing was reported")
+	case <-back:
+	case <-time.After(time.Minute):
+		t.Fatal("it did not come back: ", l.Ready())
+	}
+	if err := l.Ready(); err != nil {
+		t.Error(err)
 	}
 }
 

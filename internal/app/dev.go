@@ -56,9 +56,6 @@ type Dev struct {
 	indexer *Indexer
 	failed  chan error
 
-	mu    sync.Mutex // guards ended
-	ended []error    // of private servers
-
 	stopOnce sync.Once
 	stopErr  error
 	watch    context.CancelFunc
@@ -113,7 +110,7 @@ func (d *Dev) start(ctx context.Context) (err error) {
 	d.admin.AddCheck("worker", d.worker.Ready)
 	d.admin.AddCheck("tailer", d.tailers.Ready)
 	d.admin.AddCheck("indexer", d.indexer.Ready)
-	d.admin.AddCheck("servers", d.serversReady)
+	d.admin.AddCheck("servers", func(context.Context) error { return d.local.Ready() })
 	if err := d.admin.Start(ctx); err != nil {
 		return err
 	}
@@ -125,7 +122,6 @@ func (d *Dev) start(ctx context.Context) (err error) {
 	watch, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	d.watch = cancel
 	d.watching.Go(func() { d.waitForFailure(watch) })
-	d.watching.Go(func() { d.watchServers(watch) })
 	return d.waitUntilReady(ctx)
 }
 
@@ -184,28 +180,6 @@ func (d *Dev) waitForFailure(ctx context.Context) {
 	case err = <-d.admin.Err():
 	}
 	d.failed <- err
-}
-
-// watchServers notes private servers that ended by themselves. The others go
-// on, as they would in production, and readiness says it.
-func (d *Dev) watchServers(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case err := <-d.local.Failed():
-			d.cfg.Env.log().Error("a private server has ended; restart dev to bring it back", "error", err)
-			d.mu.Lock()
-			d.ended = append(d.ended, err)
-			d.mu.Unlock()
-		}
-	}
-}
-
-func (d *Dev) serversReady(context.Context) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return errors.Join(d.ended...)
 }
 
 // Failed gets the error of the first part that ended by itself.
