@@ -3,7 +3,6 @@ package cellog
 import (
 	"encoding/base64"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 )
@@ -24,8 +23,13 @@ var ErrToken = errors.New("not a token that a put answered")
 
 // String returns the opaque text of a token, safe in URLs and headers.
 func (t Token) String() string {
-	return base64.RawURLEncoding.EncodeToString([]byte(fmt.Sprintf("1 %s %d %d %d %s",
-		t.Datastore, t.Shard, t.Epoch, t.AddedID, t.Key)))
+	b := make([]byte, 0, 160) // every put answers one: no fmt
+	b = append(append(b, "1 "...), t.Datastore...)
+	b = strconv.AppendInt(append(b, ' '), int64(t.Shard), 10)
+	b = strconv.AppendInt(append(b, ' '), int64(t.Epoch), 10)
+	b = strconv.AppendInt(append(b, ' '), int64(t.AddedID), 10)
+	b = append(append(b, ' '), t.Key.String()...)
+	return base64.RawURLEncoding.EncodeToString(b)
 }
 
 // ParseToken reads what Token.String writes, or returns ErrToken.

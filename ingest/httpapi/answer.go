@@ -29,6 +29,18 @@ func placeOf(datastore string, k cellog.Key, s cellog.Stored) *place {
 	return &place{s.Outcome.String(), s.Shard, s.AddedID, s.Epoch, s.CreatedAt.UTC(), t.String()}
 }
 
+// appendJSON appends what encoding/json makes of a place; every put answers
+// one, and none of its texts needs escaping.
+func (p *place) appendJSON(dst []byte) []byte {
+	dst = append(append(dst, `{"outcome":"`...), p.Outcome...)
+	dst = strconv.AppendInt(append(dst, `","shard":`...), int64(p.Shard), 10)
+	dst = strconv.AppendInt(append(dst, `,"added_id":`...), int64(p.AddedID), 10)
+	dst = strconv.AppendInt(append(dst, `,"epoch":`...), int64(p.Epoch), 10)
+	dst = p.CreatedAt.AppendFormat(append(dst, `,"created_at":"`...), time.RFC3339Nano)
+	dst = append(append(dst, `","token":"`...), p.Token...)
+	return append(dst, `"}`...)
+}
+
 // outcomeStatus maps the outcome of a put to its status.
 func outcomeStatus(o cellog.Outcome) int {
 	switch o {

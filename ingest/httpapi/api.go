@@ -135,12 +135,15 @@ func (a *API) match(r *http.Request) (*route, vars, error) {
 	var allowed []string
 	for i := range a.routes {
 		rt := &a.routes[i]
-		v, ok := rt.matches(segments)
-		if !ok {
+		if !rt.matches(segments) {
 			continue
 		}
 		if rt.method != r.Method && !(r.Method == http.MethodHead && rt.method == http.MethodGet) {
 			allowed = append(allowed, rt.method)
+			continue
+		}
+		v, ok := rt.vars(segments)
+		if !ok {
 			continue
 		}
 		if err := rt.checkQuery(r.URL); err != nil {
@@ -160,15 +163,21 @@ type notAllowed struct{ methods []string }
 func (e *notAllowed) Error() string { return "this path takes " + strings.Join(e.methods, ", ") }
 func (e *notAllowed) Code() string  { return "method_not_allowed" }
 
-func (rt *route) matches(segments []string) (vars, bool) {
+func (rt *route) matches(segments []string) bool {
 	if len(segments) != len(rt.segments) {
-		return nil, false
+		return false
 	}
 	for i, s := range rt.segments {
 		if s[0] != '{' && s != segments[i] || segments[i] == "" {
-			return nil, false
+			return false
 		}
 	}
+	return true
+}
+
+// vars returns the variables of a path that matches; false if one is not
+// escaped properly.
+func (rt *route) vars(segments []string) (vars, bool) {
 	v := vars{}
 	for i, s := range rt.segments {
 		if s[0] == '{' {

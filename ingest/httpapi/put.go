@@ -34,7 +34,8 @@ func (a *API) put(w http.ResponseWriter, r *http.Request, v vars) error {
 		writeProblem(w, pr)
 		return nil
 	}
-	return writeValue(w, outcomeStatus(stored.Outcome), pl)
+	writeJSON(w, outcomeStatus(stored.Outcome), append(pl.appendJSON(make([]byte, 0, 320)), '\n'))
+	return nil
 }
 
 // putRequest reads a put. Whatever is wrong, the body is read away.
