@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,6 +46,7 @@ func trip(n int64) []byte {
 
 func start(tb testing.TB) *mysqlserver.Server {
 	tb.Helper()
+	debug.SetGCPercent(400) // as cmd/cellog does; for all that is compared
 	flavour := mysqlserver.MariaDB
 	if f := os.Getenv("CELLOG_TEST_FLAVOUR"); f != "" {
 		flavour = mysqlserver.Flavour(f)
