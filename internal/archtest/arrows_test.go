@@ -42,6 +42,8 @@ var homes = []struct {
 		reason: "its decode errors hold row bodies, and its versions change under us"},
 	{lib: "github.com/twmb/franz-go", pkgs: []string{"internal/kafka", "internal/kafkatest", "internal/devbroker"}, tests: true,
 		reason: "position, fencing, produce and consume have one home; kafkatest and devbroker run its broker; a test may read as a stranger would"},
+	{lib: "github.com/pierrec/lz4", pkgs: []string{"internal/kafka"},
+		reason: "how batches are compressed is decided in one place"},
 	{lib: "github.com/prometheus", pkgs: []string{"internal/obs"}, metrics: true, tests: true,
 		reason: "metrics are a struct per part"},
 	{lib: "github.com/spf13/cobra", pkgs: []string{"cmd/cellog"}, reason: "flags are the command line's"},

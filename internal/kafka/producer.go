@@ -130,7 +130,7 @@ func OpenProducer(ctx context.Context, cfg ProducerConfig) (*Producer, error) {
 	opts := append(cfg.options(),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.ProducerBatchCompression(kgo.Lz4Compression(), kgo.NoCompression()),
+		kgo.WithCompressor(new(compressor)),
 		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return batchBytes(topic, cfg.MaxRecordBytes) }),
 		kgo.BrokerMaxWriteBytes(int32(max(100<<20, 2*cfg.MaxRecordBytes))),
 		kgo.MaxBufferedRecords(200_000),
