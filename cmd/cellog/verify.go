@@ -21,9 +21,13 @@ func newVerify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify DATASTORE",
 		Short: "Compare every shard's entity table with Kafka and the indexes",
-		Long: `Compare every cell with its record in Kafka (committed records only) and every index entry with its cell. It works
-while writes go on: it compares up to where the logs ended when it started, after waiting for those cells to become
-final. The first differences are printed to standard error.
+		Long: `Compare every cell with its record in Kafka (committed records only), with that in the merged topic if there is one,
+and with its entry in every index. It works while writes go on: it compares up to where the logs ended when it started,
+after waiting for those cells to become final. The first differences are printed to standard error.
+
+Every difference counts once, under one name: missing (a cell has no record, or a record no cell), duplicates, out of
+order, holes (in a shard's log or in ce_sequence, or rows above shard_log's last number), body mismatch (of body, key,
+epoch or time; foreign records; damaged cells). --format json has the numbers of the merged topic under "merged".
 
 Exit codes: 0 no difference, 1 it could not compare, 3 differences.`,
 		Example: `  cellog verify trips
@@ -79,6 +83,10 @@ func printReport(cmd *cobra.Command, r verify.Report) error {
 	out := cmd.OutOrStdout()
 	fmt.Fprintf(out, "shards %d, cells %d, records %d\n", r.Shards, r.Cells, r.Records)
 	_, err := fmt.Fprintf(out, "missing %d, duplicates %d, out of order %d, holes %d, body mismatch %d\n", r.Missing, r.Duplicates, r.OutOfOrder, r.Holes, r.BodyMismatch)
+	if m := r.Merged; m != nil {
+		_, err = fmt.Fprintf(out, "merged topic %s: records %d, missing %d, duplicates %d, out of order %d, holes %d, body mismatch %d\n",
+			m.Topic, m.Records, m.Missing, m.Duplicates, m.OutOfOrder, m.Holes, m.BodyMismatch)
+	}
 	for _, i := range r.Indexes {
 		_, err = fmt.Fprintf(out, "index %s: entries %d, missing %d, stale %d, extra %d\n", i.Name, i.Entries, i.Missing, i.Stale, i.Extra)
 	}

@@ -97,7 +97,7 @@ func Verify(ctx context.Context, cfg *config.Config, env Env, datastore string, 
 	if err != nil {
 		return verify.Report{}, err
 	}
-	c.Datastore, c.Shards, c.Prefix = datastore, d.Shards, cfg.Kafka.Prefix
+	c.Datastore, c.Shards, c.Prefix, c.Merged = datastore, d.Shards, cfg.Kafka.Prefix, cfg.Datastore(datastore).MergedTopic
 	c.Kafka, c.Entities = kafkaConfig(cfg, env, "cellog-verify"), tables{store}
 	x := &indexChecker{cfg: cfg, datastore: datastore, store: store, config: c}
 	c.Indexes = x.check
@@ -112,8 +112,31 @@ func (t tables) Last(ctx context.Context, datastore string, shard cellog.ShardID
 	return t.store.Last(ctx, datastore, shard, cellog.Master)
 }
 
-// Read reads a shard's cells in order.
+// Read reads a shard's cells in order. A damaged one is marked as
+// verify.Entities says.
 func (t tables) Read(ctx context.Context, datastore string, shard cellog.ShardID, after, upTo cellog.AddedID, limit int) ([]cellog.Cell, error) {
+	cells, err := t.page(ctx, datastore, shard, after, upTo, limit)
+	if !errors.Is(err, storage.ErrDamaged) || len(cells) > 0 {
+		// Whole cells come first; the next page begins with the damaged one.
+		if len(cells) > 0 && errors.Is(err, storage.ErrDamaged) {
+			err = nil
+		}
+		return cells, err
+	}
+	// The error does not say which cell it is, so look: logs are dense.
+	for id := after + 1; id <= upTo; id++ {
+		one, err := t.page(ctx, datastore, shard, id-1, id, 1)
+		if errors.Is(err, storage.ErrDamaged) {
+			return []cellog.Cell{{Datastore: datastore, Shard: shard, AddedID: id}}, nil
+		}
+		if err != nil || len(one) > 0 {
+			return one, err // it was mended meanwhile
+		}
+	}
+	return nil, err
+}
+
+func (t tables) page(ctx context.Context, datastore string, shard cellog.ShardID, after, upTo cellog.AddedID, limit int) ([]cellog.Cell, error) {
 	cells, _, o, err := t.store.Log(ctx, datastore, shard, after, upTo, "", limit, cellog.Master)
 	if err == nil && o.Stale {
 		return nil, fmt.Errorf("the master does not answer, node %s may be behind", o.Node)

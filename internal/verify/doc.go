@@ -14,12 +14,17 @@
 // one page per shard of the partitions in work plus what the shards of a
 // partition are apart in the topics.
 //
+// The merged topic, if there is one, is compared in the same pass, as one more
+// topic that has the cells of all columns.
+//
 // It promises that any record lost, doubled, swapped or changed below the
-// captured positions is counted, each under one name; Details name the first
-// of them. It never writes.
+// captured positions is counted, once and under one name, and so is a record
+// that is no cell's and a cell that is damaged; Details name each. A fault that
+// shifts the ce_sequence of all records behind it counts once. It never writes.
 //
 // It does not promise anything about cells put after the start, and it trusts
-// the entity tables: a shard's own log is checked for holes only.
+// the entity tables: a shard's own log is checked for holes, and for rows above
+// shard_log's number, only.
 //
 // When a server or the broker is away the run ends with an error, not with a
 // report.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/schemas/position"
 )
 
 // The defaults of Config.
@@ -28,7 +30,8 @@ type Entities interface {
 	// Last returns the last added_id of a shard, by its shard_log.
 	Last(ctx context.Context, datastore string, shard cellog.ShardID) (cellog.AddedID, error)
 	// Read returns cells with after < added_id <= upTo in order, at most limit
-	// of them, with bodies in stored form. None means that there are none.
+	// of them, with bodies in stored form. None means that there are none. A
+	// cell that is damaged comes with Shard and AddedID alone: its Body is nil.
 	Read(ctx context.Context, datastore string, shard cellog.ShardID, after, upTo cellog.AddedID, limit int) ([]cellog.Cell, error)
 }
 
@@ -57,13 +60,30 @@ type Report struct {
 	Duplicates int64 `json:"duplicates"`
 	// OutOfOrder records came behind a later cell of their shard and column.
 	OutOfOrder int64 `json:"out_of_order"`
-	// Holes are numbers missing from a shard's log, and records whose
-	// ce_sequence is not the number that the entity table gives.
+	// Holes are numbers missing from a shard's log, cells above its last
+	// number, and records whose ce_sequence is not the number that the entity
+	// table gives; what shifts all records behind it counts once.
 	Holes int64 `json:"holes"`
 	// BodyMismatch counts records that differ from their cell in body, key,
-	// epoch or time.
+	// epoch or time, records that are no cell's or another topic's, and cells
+	// that are damaged.
 	BodyMismatch int64   `json:"body_mismatch"`
 	Indexes      []Index `json:"indexes"`
+	// Merged is about the merged topic; nil where there is none.
+	Merged *Merged `json:"merged,omitempty"`
+}
+
+// Merged is the result of comparing the merged topic with the cells of all
+// columns. Its numbers mean what those of the Report do; holes of the logs are
+// counted there alone.
+type Merged struct {
+	Topic        string `json:"topic"`
+	Records      int64  `json:"records"`
+	Missing      int64  `json:"missing"`
+	Duplicates   int64  `json:"duplicates"`
+	OutOfOrder   int64  `json:"out_of_order"`
+	Holes        int64  `json:"holes"`
+	BodyMismatch int64  `json:"body_mismatch"`
 }
 
 // Clean reports that no difference was found.
@@ -73,17 +93,30 @@ func (r *Report) Clean() bool {
 			return false
 		}
 	}
+	if m := r.Merged; m != nil && (m.Missing != 0 || m.Duplicates != 0 || m.OutOfOrder != 0 || m.Holes != 0 || m.BodyMismatch != 0) {
+		return false
+	}
 	return r.Missing == 0 && r.Duplicates == 0 && r.OutOfOrder == 0 && r.Holes == 0 && r.BodyMismatch == 0
 }
 
-func (r *Report) add(o *Report) {
-	r.Cells += o.Cells
-	r.Records += o.Records
-	r.Missing += o.Missing
-	r.Duplicates += o.Duplicates
-	r.OutOfOrder += o.OutOfOrder
-	r.Holes += o.Holes
-	r.BodyMismatch += o.BodyMismatch
+func (r *Report) add(m *merge) {
+	r.Cells += m.cells
+	c := &m.found
+	r.Records += c.records
+	r.Missing += c.missing
+	r.Duplicates += c.duplicates
+	r.OutOfOrder += c.outOfOrder
+	r.Holes += c.holes
+	r.BodyMismatch += c.mismatches
+	if t := r.Merged; t != nil {
+		c = &m.merged
+		t.Records += c.records
+		t.Missing += c.missing
+		t.Duplicates += c.duplicates
+		t.OutOfOrder += c.outOfOrder
+		t.Holes += c.holes
+		t.BodyMismatch += c.mismatches
+	}
 }
 
 // Config says what to compare.
@@ -94,6 +127,9 @@ type Config struct {
 	Kafka    kafka.Config
 	Prefix   string
 	Entities Entities
+	// Merged says that the datastore has a merged topic. One that is there is
+	// compared in any case.
+	Merged bool
 	// Indexes compares the datastore's indexes with the cells up to the given
 	// added_id of each shard; nil means that there are none.
 	Indexes func(ctx context.Context, upTo []cellog.AddedID) ([]Index, error)
@@ -116,7 +152,9 @@ type run struct {
 	cfg    Config
 	admin  *kafka.Admin
 	bounds []cellog.AddedID // by shard: the last added_id to compare
+	heads  []cellog.AddedID // by shard: the last added_id, noted after ends
 	topics []string
+	merged bool
 	ends   map[string]map[int32]kafka.Offsets
 
 	mu     sync.Mutex // guards report and done, and calls of Detail and Progress
@@ -147,8 +185,11 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 		return Report{}, err
 	}
 	defer admin.Close()
-	r := &run{cfg: cfg, admin: admin, report: Report{Shards: cfg.Shards, Indexes: []Index{}}}
-	if err := r.capture(ctx); err != nil {
+	r := &run{cfg: cfg, admin: admin, merged: cfg.Merged, report: Report{Shards: cfg.Shards, Indexes: []Index{}}}
+	if r.bounds, err = r.lasts(ctx); err != nil {
+		return Report{}, err
+	}
+	if err := r.beyond(ctx); err != nil {
 		return Report{}, err
 	}
 	if err := r.waitUntilFinal(ctx); err != nil {
@@ -167,22 +208,60 @@ func Run(ctx context.Context, cfg Config) (Report, error) {
 	return r.report, nil
 }
 
-// capture notes where every shard's log ends now.
-func (r *run) capture(ctx context.Context) error {
-	r.bounds = make([]cellog.AddedID, r.cfg.Shards)
+// lasts returns where every shard's log ends now.
+func (r *run) lasts(ctx context.Context) ([]cellog.AddedID, error) {
+	out := make([]cellog.AddedID, r.cfg.Shards)
+	return out, r.eachShard(ctx, func(ctx context.Context, s cellog.ShardID) (err error) {
+		out[s], err = r.cfg.Entities.Last(ctx, r.cfg.Datastore, s)
+		return err
+	})
+}
+
+func (r *run) eachShard(ctx context.Context, f func(ctx context.Context, s cellog.ShardID) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(8)
-	for s := range r.bounds {
+	for s := range cellog.ShardID(r.cfg.Shards) {
 		g.Go(func() error {
-			last, err := r.cfg.Entities.Last(ctx, r.cfg.Datastore, cellog.ShardID(s))
-			if err != nil {
-				return fmt.Errorf("shard %s: %w", cellog.DatabaseName(r.cfg.Datastore, cellog.ShardID(s)), err)
+			if err := f(ctx, s); err != nil {
+				return fmt.Errorf("shard %s: %w", cellog.DatabaseName(r.cfg.Datastore, s), err)
 			}
-			r.bounds[s] = last
 			return nil
 		})
 	}
 	return g.Wait()
+}
+
+// beyond looks for rows above the last added_id of a shard's log. While writes
+// go on there may be some; but none above the one that it gives later.
+func (r *run) beyond(ctx context.Context) error {
+	return r.eachShard(ctx, func(ctx context.Context, s cellog.ShardID) error {
+		after, err := r.cfg.Entities.Last(ctx, r.cfg.Datastore, s)
+		for more := true; more && err == nil; {
+			more, after, err = r.beyondPage(ctx, s, after)
+		}
+		return err
+	})
+}
+
+func (r *run) beyondPage(ctx context.Context, s cellog.ShardID, after cellog.AddedID) (more bool, next cellog.AddedID, err error) {
+	page, err := r.cfg.Entities.Read(ctx, r.cfg.Datastore, s, after, math.MaxInt64, r.cfg.Page)
+	if err != nil || len(page) == 0 {
+		return false, 0, err
+	}
+	last, err := r.cfg.Entities.Last(ctx, r.cfg.Datastore, s)
+	if err != nil {
+		return false, 0, err
+	}
+	for _, c := range page {
+		if c.AddedID > last {
+			more = true
+			r.mu.Lock()
+			r.report.Holes++
+			r.mu.Unlock()
+			r.detail("beyond: %s has added_id %d, but its shard_log ends at %d", cellog.DatabaseName(r.cfg.Datastore, s), c.AddedID, last)
+		}
+	}
+	return more, page[len(page)-1].AddedID, nil
 }
 
 // compare finds the topics and compares partition by partition.
@@ -195,9 +274,11 @@ func (r *run) compare(ctx context.Context) error {
 	r.ends = map[string]map[int32]kafka.Offsets{}
 	partitions := 0
 	for _, name := range names {
-		if cellog.CheckColumn(strings.TrimPrefix(name, stem)) != nil {
-			continue // the merged topic
+		column := strings.TrimPrefix(name, stem)
+		if column != position.Merged && cellog.CheckColumn(column) != nil {
+			continue // nobody's
 		}
+		r.merged = r.merged || column == position.Merged
 		ends, err := r.admin.CommittedOffsets(ctx, name)
 		if err != nil {
 			return err
@@ -208,6 +289,12 @@ func (r *run) compare(ctx context.Context) error {
 		partitions = len(ends)
 		r.topics = append(r.topics, name)
 		r.ends[name] = ends
+	}
+	if r.heads, err = r.lasts(ctx); err != nil {
+		return err
+	}
+	if r.merged {
+		r.report.Merged = &Merged{Topic: stem + position.Merged}
 	}
 	if partitions == 0 {
 		partitions = cellog.DefaultPartitions(r.cfg.Shards)
@@ -225,7 +312,7 @@ func (r *run) compare(ctx context.Context) error {
 			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.report.add(&m.found)
+			r.report.add(m)
 			r.done++
 			if r.cfg.Progress != nil {
 				r.cfg.Progress(r.done, partitions)
@@ -245,7 +332,7 @@ func (r *run) detail(format string, args ...any) {
 	r.cfg.Detail(fmt.Sprintf(format, args...))
 }
 
-// columnsOf lists the columns of the topics, in order.
+// columnsOf lists the topics by column, the merged one under position.Merged.
 func (r *run) columnsOf() map[string]string {
 	stem := r.cfg.Prefix + r.cfg.Datastore + "."
 	out := map[string]string{}
