@@ -38,6 +38,13 @@
 // COMMIT first of all. On a duplicate the lock stays: the keys are looked up
 // and a second packet lowers last_added_id and inserts the rest.
 //
+// Writes of several shards that wait for one server share a transaction, two at
+// a time: the same in sections, one a shard, with one commit. It takes the
+// shards' locks in order and waits for none (FOR UPDATE NOWAIT). Whatever is in
+// its way, a duplicate or a stale route of one shard too, undoes all of it, and
+// each write goes on alone as above, and so do the next ones for a while. A lost
+// answer is looked up shard by shard.
+//
 // Sessions that write have wait_timeout=3 and innodb_lock_wait_timeout=2: a
 // frozen worker holds a shard for three seconds at most. Idle connections are
 // dropped by this side after two.

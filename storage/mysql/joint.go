@@ -64,6 +64,7 @@ func (s *Store) join(ctx context.Context, n *node, passengers []*passenger) {
 			sec.tx.answer(sec.groups, at[i])
 		}
 		n.line.joined(true)
+		s.metrics.jointShards.Observe(float64(len(sections)))
 		return
 	}
 	n.line.joined(false)

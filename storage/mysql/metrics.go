@@ -18,6 +18,7 @@ type metrics struct {
 	writeSeconds   prometheus.Histogram
 	redos          prometheus.Counter
 	resolves       prometheus.Counter
+	jointShards    prometheus.Histogram
 	splits         prometheus.Counter
 	duplicateLooks prometheus.Counter
 	staleRoutes    prometheus.Counter
@@ -42,6 +43,10 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
 		}),
 		redos:          counter("redos_total", "Write attempts that kept nothing and were made again: deadlock, lock timeout, lost connection."),
+		jointShards: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "cellog_storage_joint_shards", Help: "Shards per write transaction of more than one shard.",
+			Buckets: []float64{2, 4, 8, 16, 32, 64, 128, 256, 512},
+		}),
 		splits:         counter("splits_total", "Transactions of several shards that kept nothing; their writes went on one by one."),
 		resolves:       counter("resolves_total", "Writes whose answer was lost and whose outcome was looked up under the shard's lock."),
 		duplicateLooks: counter("duplicate_looks_total", "Write transactions that met a key which was taken."),
@@ -51,7 +56,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"cluster", "node"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.cells, m.batchCells, m.writeSeconds, m.redos, m.resolves, m.splits, m.duplicateLooks, m.staleRoutes, m.nodeUp)
+		reg.MustRegister(m.cells, m.batchCells, m.writeSeconds, m.redos, m.resolves, m.jointShards, m.splits, m.duplicateLooks, m.staleRoutes, m.nodeUp)
 	}
 	return m
 }
