@@ -86,11 +86,15 @@ func insertSections(ctx context.Context, conn *sql.Conn, sections []section) ([]
 			size += 128 + len(g.key.Column)
 		}
 	}
-	sb := append(make([]byte, 0, size), begin...)
+	sb := append(make([]byte, 0, size), begin+"SET "...)
 	args := make([]any, 0, 3*cells)
 	for i := range sections {
-		sb = append(sb, "SET @l"+strconv.Itoa(i)+" = NULL; "...)
+		if i > 0 {
+			sb = append(sb, ", "...)
+		}
+		sb = append(sb, "@l"+strconv.Itoa(i)+" = NULL"...)
 	}
+	sb = append(sb, "; "...)
 	for i := range sections {
 		sec := &sections[i]
 		num := strconv.Itoa(i)
