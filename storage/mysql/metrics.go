@@ -42,7 +42,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "cellog_storage_write_seconds", Help: "Time of one write with all its attempts.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
 		}),
-		redos:          counter("redos_total", "Write attempts that kept nothing and were made again: deadlock, lock timeout, lost connection."),
+		redos: counter("redos_total", "Write attempts that kept nothing and were made again: deadlock, lock timeout, lost connection."),
 		jointShards: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "cellog_storage_joint_shards", Help: "Shards per write transaction of more than one shard.",
 			Buckets: []float64{2, 4, 8, 16, 32, 64, 128, 256, 512},
