@@ -38,7 +38,7 @@
 // COMMIT first of all. On a duplicate the lock stays: the keys are looked up
 // and a second packet lowers last_added_id and inserts the rest.
 //
-// Writes of several shards that wait for one server share a transaction, two at
+// Writes of several shards that wait for one server share a transaction, one at
 // a time: the same in sections, one a shard, with one commit. It takes the
 // shards' locks in order and waits for none (FOR UPDATE NOWAIT). Whatever is in
 // its way, a duplicate or a stale route of one shard too, undoes all of it, and

@@ -55,7 +55,7 @@ func TestSharedTransactionsAnswerTheTruth(t *testing.T) {
 	fault := func(chunk []byte) int {
 		mu.Lock()
 		defer mu.Unlock()
-		if len(chunk) < 200 || rnd.IntN(40) > 0 {
+		if len(chunk) < 200 || rnd.IntN(20) > 0 {
 			return 0
 		}
 		broken++
