@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"maps"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -162,7 +163,8 @@ func (a *applying) together(ctx context.Context, db *sql.DB) error {
 			return nil, err
 		}
 		entries, removals := a.entries[db], a.removals[db]
-		if err := readAll(ctx, tx, a.enter(append(targets(entries), targets(removals)...))); err != nil {
+		more := without(append(targets(entries), targets(removals)...), shardsOf(h.rows))
+		if err := readAll(ctx, tx, a.enter(more)); err != nil {
 			return nil, err
 		}
 		for _, r := range h.rows {
@@ -178,6 +180,15 @@ func (a *applying) together(ctx context.Context, db *sql.DB) error {
 		a.t.keepNumbers(h.taken)
 	}
 	return err
+}
+
+// without returns the shards that are not among those entered.
+func without(shards, entered []cellog.ShardID) []cellog.ShardID {
+	in := make(map[cellog.ShardID]bool, len(entered))
+	for _, s := range entered {
+		in[s] = true
+	}
+	return slices.DeleteFunc(shards, func(s cellog.ShardID) bool { return in[s] })
 }
 
 // spread applies the batch over several servers.
