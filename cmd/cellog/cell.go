@@ -28,8 +28,9 @@ func newCellPut() *cobra.Command {
 		Use:   "put DATASTORE ROW_KEY COLUMN REF_KEY [JSON|@FILE|-]",
 		Short: "Put a cell; the body comes from the argument, a file, or standard input",
 		Long: `Put one immutable cell. Putting the same cell again is a success that changes nothing; another body under
-the same key is a conflict (exit code 1), and the first one stays.`,
+the same key is a conflict (exit code 1), and the first one stays. Write -- in front of a negative ref key.`,
 		Example: `  cellog cell put trips 0c2f6a4e-6a3c-4d7f-9f1e-0d6b1f3a5c77 BASE 1 '{"fare": 12.5}'
+  cellog cell put trips 0c2f6a4e-6a3c-4d7f-9f1e-0d6b1f3a5c77 BASE -- -1 '{"fare": 12.5}'
   echo '{"fare": 12.5}' | cellog cell put trips 0c2f6a4e-6a3c-4d7f-9f1e-0d6b1f3a5c77 BASE 1`,
 		Args: cobra.RangeArgs(4, 5),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -106,6 +107,9 @@ func newCellGet() *cobra.Command {
 				return err
 			}
 			defer c.Close()
+			if all && len(args) > 2 {
+				return usageError("--all is for a whole row: `cellog cell history` reads all versions of a column")
+			}
 			if len(args) == 2 {
 				p, err := c.Row(cmd.Context(), args[0], key.Row, all, o)
 				if err != nil {
@@ -145,11 +149,14 @@ func newCellHistory() *cobra.Command {
 	var limit int
 	cmd := &cobra.Command{
 		Use:     "history DATASTORE ROW_KEY COLUMN",
-		Short:   "Read all versions of a column, newest first",
+		Short:   "Read all versions of a column, lowest ref key first",
 		Example: `  cellog cell history trips 0c2f6a4e-6a3c-4d7f-9f1e-0d6b1f3a5c77 STATUS --format json`,
 		Args:    cobra.ExactArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := readOptions(format, read)
+			if err == nil {
+				err = checkLimit("limit", limit)
+			}
 			if err != nil {
 				return err
 			}

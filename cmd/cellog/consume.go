@@ -40,6 +40,9 @@ It follows the topic until it is interrupted, unless --until-end or --count is g
 			if !ok {
 				return usageError("%q: want DATASTORE.COLUMN, such as trips.BASE", args[0])
 			}
+			if err := checkLimit("count", count); err != nil {
+				return err
+			}
 			if err := cellog.CheckDatastore(datastore); err != nil {
 				return exitError{exitUsage, err}
 			}
@@ -114,6 +117,8 @@ type recordLine struct {
 	Key       string            `json:"key"`
 	Headers   map[string]string `json:"headers"`
 	Value     json.RawMessage   `json:"value"`
+	// Raw is in place of a value that is not JSON, so no cell's.
+	Raw []byte `json:"value_base64,omitempty"`
 }
 
 func recordPrinter(w io.Writer, format string) func(kafka.Delivery) error {
@@ -124,7 +129,11 @@ func recordPrinter(w io.Writer, format string) func(kafka.Delivery) error {
 			_, err := fmt.Fprintf(w, "%d/%d\t%s\t%s\t%s\n", d.Partition.Partition, d.Offset, d.Time.UTC().Format(time.RFC3339Nano), d.Key, d.Value)
 			return err
 		}
-		l := recordLine{d.Partition.Topic, d.Partition.Partition, d.Offset, d.Time.UTC(), string(d.Key), map[string]string{}, d.Value}
+		l := recordLine{Topic: d.Partition.Topic, Partition: d.Partition.Partition, Offset: d.Offset, Time: d.Time.UTC(),
+			Key: string(d.Key), Headers: map[string]string{}, Value: d.Value}
+		if !json.Valid(d.Value) {
+			l.Value, l.Raw = nil, d.Value
+		}
 		for _, h := range d.Headers {
 			l.Headers[h.Key] = string(h.Value)
 		}

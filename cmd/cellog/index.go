@@ -47,6 +47,9 @@ may be filtered by =, and by .ne .lt .lte .gt .gte .in. The answer is printed as
 					q.Set(k, v)
 				}
 			}
+			if err := checkLimit("limit", limit); err != nil {
+				return err
+			}
 			if limit > 0 {
 				q.Set("limit", strconv.Itoa(limit))
 			}

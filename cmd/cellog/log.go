@@ -40,6 +40,12 @@ added_id, epoch and sequence, so that a copy's completeness can be proved by cou
 			if err := checkFormat(format); err != nil {
 				return err
 			}
+			if err := checkLimit("limit", limit); err != nil {
+				return err
+			}
+			if after < 0 {
+				return usageError("--after %d: want an added_id, or 0 for the log's beginning", after)
+			}
 			if err := cellog.CheckDatastore(args[0]); err != nil {
 				return exitError{exitUsage, err}
 			}
@@ -48,6 +54,9 @@ added_id, epoch and sequence, so that a copy's completeness can be proved by cou
 				return usageError("shard %q: want 0 to %d", args[1], cellog.MaxShards-1)
 			}
 			q.Shard, q.After, q.Limit = cellog.ShardID(n), cellog.AddedID(after), limit
+			if since != "" && cmd.Flags().Changed("after") {
+				return usageError("--after and --since are two places to start at: give one")
+			}
 			if since != "" {
 				if q.Since, err = time.Parse(time.RFC3339Nano, since); err != nil {
 					return usageError("--since %q: want a time such as 2026-03-01T12:00:00Z", since)

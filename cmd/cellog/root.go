@@ -2,10 +2,14 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
 )
+
+// digit finds what a negative number is taken for.
+var digit = regexp.MustCompile(`unknown shorthand flag: '[0-9]'`)
 
 // newRoot builds the whole command tree; each command has a file of its own.
 func newRoot() *cobra.Command {
@@ -23,7 +27,11 @@ Exit codes: 0 all well, 1 it failed, 2 it was called wrongly, 3 it ran and found
 		Args:          cobra.NoArgs,
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError("%w\nSee: %s --help", err, cmd.CommandPath())
+		hint := ""
+		if digit.MatchString(err.Error()) {
+			hint = " (write -- in front of a negative number)"
+		}
+		return usageError("%w%s\nSee: %s --help", err, hint, cmd.CommandPath())
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(

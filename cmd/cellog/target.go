@@ -175,6 +175,11 @@ func (t *target) client() (*client.Client, error) {
 
 // brokers are the Kafka brokers and the topics' prefix.
 func (t *target) brokers() ([]string, string, error) {
+	for _, b := range t.kafka {
+		if err := config.CheckAddr(b); err != nil {
+			return nil, "", usageError("--kafka %w", err)
+		}
+	}
 	cfg, _, err := t.load()
 	if err != nil {
 		return nil, "", err

@@ -59,6 +59,14 @@ func formatFlag(cmd *cobra.Command, format *string) {
 	cmd.Flags().StringVar(format, "format", "text", "output: text for people, json for machines")
 }
 
+// checkLimit checks a flag that bounds a number of answers; zero is no bound.
+func checkLimit(flag string, n int) error {
+	if n < 0 {
+		return usageError("--%s %d: want 0 (no limit) or more", flag, n)
+	}
+	return nil
+}
+
 func checkFormat(format string) error {
 	if format != "text" && format != "json" {
 		return usageError("--format %q: want text or json", format)

@@ -366,6 +366,9 @@ func TestBadConfig(t *testing.T) {
 
 func TestProblemOfProxies(t *testing.T) {
 	p := problemOf(502, "text/html", []byte("<html>"+strings.Repeat("x", 1000)))
+	if e := (&Problem{Status: 400, Code: "invalid_json", Detail: "invalid_json at byte 1: x"}).Error(); e != "invalid_json at byte 1: x (HTTP 400)" {
+		t.Error(e)
+	}
 	if p.Code != "" || len(p.Detail) > 210 || !strings.Contains(p.Error(), "HTTP 502") {
 		t.Errorf("%v", p)
 	}

@@ -27,6 +27,9 @@ func (p *Problem) Error() string {
 	if p.Code == "" {
 		return fmt.Sprintf("HTTP %d: %s", p.Status, text)
 	}
+	if strings.HasPrefix(text, p.Code) { // words that name the code already
+		return fmt.Sprintf("%s (HTTP %d)", text, p.Status)
+	}
 	return fmt.Sprintf("%s (HTTP %d): %s", p.Code, p.Status, text)
 }
 

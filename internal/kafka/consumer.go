@@ -48,8 +48,14 @@ func FromZero() From { return From{} }
 func FromLatest() From { return From{latest: true} }
 
 // FromTime starts with the first record whose time is t or later. Record times
-// have milliseconds: t is rounded down to one.
-func FromTime(t time.Time) From { return From{time: t} }
+// have milliseconds: t is rounded down to one. No record is older than 1970,
+// and below it the protocol has other meanings.
+func FromTime(t time.Time) From {
+	if t.UnixMilli() < 0 {
+		return FromZero()
+	}
+	return From{time: t}
+}
 
 // Zero says whether the start is the first record there is.
 func (f From) Zero() bool { return !f.latest && f.time.IsZero() }

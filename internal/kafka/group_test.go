@@ -438,6 +438,12 @@ func TestParseFrom(t *testing.T) {
 			t.Errorf("%s: %s %v", s, f, err)
 		}
 	}
+	// The protocol's times below zero are other commands.
+	for _, s := range []string{"1969-12-31T23:59:59.999Z", "1969-12-31T23:59:59.998Z", "1960-01-01T00:00:00Z", "0001-01-01T00:00:00Z"} {
+		if f, err := kafka.ParseFrom(s); err != nil || !f.Zero() {
+			t.Errorf("%s: %s %v, want zero", s, f, err)
+		}
+	}
 	for _, s := range []string{"", "0", "earliest", "2026-03-01"} {
 		if _, err := kafka.ParseFrom(s); err == nil {
 			t.Errorf("%q accepted", s)
