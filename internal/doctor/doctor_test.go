@@ -90,6 +90,29 @@ func TestMisSetServers(t *testing.T) {
 	n.Exec(t, "SET GLOBAL read_only=OFF")
 }
 
+// A minion whose replication stands still is found also when somebody let it
+// take writes.
+func TestStoppedReplication(t *testing.T) {
+	c := mysqltest.Cluster(t, 1)
+	minion := c.Minions[0]
+	node := Node{Cluster: "c0", Name: "m", DB: minion.DB(t, "")}
+	if found, _ := MySQL(t.Context(), node); worstOf(found, "replication").Level != OK {
+		t.Errorf("%+v", worstOf(found, "replication"))
+	}
+	stop, start := "STOP REPLICA", "START REPLICA"
+	if mysqltest.Flavour() == mysqlserver.MariaDB {
+		stop, start = "STOP SLAVE", "START SLAVE"
+	}
+	minion.Exec(t, stop)
+	for _, readOnly := range []string{"OFF", "ON"} {
+		minion.Exec(t, "SET GLOBAL read_only="+readOnly)
+		if found, _ := MySQL(t.Context(), node); worstOf(found, "replication").Level != Bad {
+			t.Errorf("read_only=%s: %+v", readOnly, worstOf(found, "replication"))
+		}
+	}
+	minion.Exec(t, start)
+}
+
 func TestCluster(t *testing.T) {
 	up := Server{Node: Node{Name: "a"}, Reached: true, Writable: true}
 	down := Server{Node: Node{Name: "b"}, Reached: true}
@@ -101,6 +124,7 @@ func TestCluster(t *testing.T) {
 		{[]Server{up, up}, Bad, OK},
 		{[]Server{down, down}, Bad, OK},
 		{[]Server{up}, OK, Warn},
+		{[]Server{{}, {}}, Bad, OK},
 	} {
 		f := Cluster("c0", c.servers)
 		if f[0].Level != c.master || f[1].Level != c.minions {

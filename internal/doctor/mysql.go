@@ -101,8 +101,8 @@ func MySQL(ctx context.Context, n Node) ([]Finding, Server) {
 		}
 	}
 	found = append(found, n.packet(ctx))
-	if !s.Writable {
-		found = append(found, n.replication(ctx, s))
+	if f, ok := n.replication(ctx, s); ok {
+		found = append(found, f)
 	}
 	return found, s
 }
@@ -178,9 +178,10 @@ func (n Node) packet(ctx context.Context) Finding {
 	return f
 }
 
-// replication wants both threads of a minion to run.
-func (n Node) replication(ctx context.Context, s Server) Finding {
-	f := Finding{Where: n.Name, Check: "replication", Level: OK, Want: "running"}
+// replication wants both threads of a minion to run. ok is false for a server
+// that is none: it takes writes, and replicates from nobody.
+func (n Node) replication(ctx context.Context, s Server) (f Finding, ok bool) {
+	f = Finding{Where: n.Name, Check: "replication", Level: OK, Want: "running"}
 	query, prefix := "SHOW REPLICA STATUS", "Replica"
 	if s.MariaDB {
 		query, prefix = "SHOW SLAVE STATUS", "Slave"
@@ -188,20 +189,23 @@ func (n Node) replication(ctx context.Context, s Server) Finding {
 	status, err := oneRow(ctx, n.DB, query)
 	if err != nil {
 		f.Level, f.Found, f.Why, f.Fix = Warn, err.Error(), "replication could not be looked at", "let accounts.admin run "+query
-		return f
+		return f, true
 	}
 	if status == nil {
 		f.Level, f.Found = Bad, "not a replica"
 		f.Why, f.Fix = "a read-only server that replicates from nobody holds old cells", "replicate from the cluster's master, with GTIDs"
-		return f
+		return f, !s.Writable
 	}
 	io, apply := status[prefix+"_IO_Running"], status[prefix+"_SQL_Running"]
 	f.Found = "io " + io + ", sql " + apply
 	if io != "Yes" || apply != "Yes" {
 		f.Level, f.Why = Bad, "the minion falls behind: "+status["Last_IO_Error"]+status["Last_SQL_Error"]
+		if status["Last_IO_Error"]+status["Last_SQL_Error"] == "" {
+			f.Why = "the minion falls behind: somebody stopped it"
+		}
 		f.Fix = "mend the cause, then START REPLICA (START SLAVE on MariaDB)"
 	}
-	return f
+	return f, true
 }
 
 // oneRow reads the first row by its columns' names; nil when there is none.
@@ -244,7 +248,10 @@ func Cluster(name string, servers []Server) []Finding {
 	}
 	f := Finding{Where: name, Check: "one writable node", Level: OK, Found: strings.Join(writable, ", "), Want: "exactly one"}
 	switch {
-	case len(writable) == 0 && len(reached) > 0:
+	case len(reached) == 0:
+		f.Level, f.Found = Bad, "unknown"
+		f.Why, f.Fix = "no node of the cluster answers", "start them, or correct clusters[].nodes[].addr and accounts.admin"
+	case len(writable) == 0:
 		f.Level, f.Found = Bad, "none"
 		f.Why, f.Fix = "the cluster's shards take no puts", "SET GLOBAL read_only=OFF on the node that its last `open` names"
 	case len(writable) > 1:
