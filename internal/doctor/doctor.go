@@ -2,8 +2,24 @@ package doctor
 
 import (
 	"cmp"
+	"context"
+	"errors"
+	"fmt"
 	"slices"
+	"time"
 )
+
+// patience is how long a server, or the brokers, may take over each part of the
+// inspection: one that is frozen, or behind a firewall, does not even refuse.
+var patience = 10 * time.Second
+
+// noAnswer is what was found of something that gave err in place of an answer.
+func noAnswer(ctx context.Context, err error) string {
+	if ctx.Err() != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fmt.Sprintf("no answer within %v", patience)
+	}
+	return err.Error()
+}
 
 // Level says how bad a finding is.
 type Level string

@@ -1,8 +1,10 @@
 package doctor
 
 import (
+	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
@@ -141,6 +143,28 @@ func TestServerThatDoesNotAnswer(t *testing.T) {
 	defer db.Close()
 	found, s := MySQL(t.Context(), Node{Name: "gone", DB: db})
 	if len(found) != 1 || found[0].Level != Bad || s.Reached {
+		t.Errorf("%+v", found)
+	}
+}
+
+// A server that takes connections and says nothing, as a frozen one does, is
+// not waited for.
+func TestServerThatIsFrozen(t *testing.T) {
+	defer func(d time.Duration) { patience = d }(patience)
+	patience = 100 * time.Millisecond
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	db, err := mysqlconn.Open(mysqlconn.Config{Addr: l.Addr().String(), User: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	found, s := MySQL(t.Context(), Node{Name: "frozen", DB: db})
+	found = append(found, Kafka(t.Context(), Stream{Kafka: kafka.Config{Addrs: []string{l.Addr().String()}}})...)
+	if len(found) != 2 || found[0].Level != Bad || found[0].Found != "no answer within 100ms" || found[1].Found != found[0].Found || s.Reached {
 		t.Errorf("%+v", found)
 	}
 }

@@ -31,6 +31,8 @@ type Stream struct {
 // Kafka inspects the brokers and the topics of a stream.
 func Kafka(ctx context.Context, s Stream) []Finding {
 	where := "kafka"
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	a, err := kafka.NewAdmin(s.Kafka)
 	if err != nil {
 		return []Finding{{Where: where, Check: "connection", Level: Bad, Found: err.Error(), Fix: "correct kafka.brokers"}}
@@ -38,7 +40,7 @@ func Kafka(ctx context.Context, s Stream) []Finding {
 	defer a.Close()
 	versions, err := a.Versions(ctx)
 	if err != nil {
-		return []Finding{{Where: where, Check: "connection", Level: Bad, Found: err.Error(), Want: "an answer",
+		return []Finding{{Where: where, Check: "connection", Level: Bad, Found: noAnswer(ctx, err), Want: "an answer",
 			Why: "nothing is known about the brokers", Fix: "start them, or correct kafka.brokers"}}
 	}
 	var found []Finding

@@ -88,9 +88,11 @@ var settings = []setting{
 // MySQL inspects one server.
 func MySQL(ctx context.Context, n Node) ([]Finding, Server) {
 	s := Server{Node: n}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	var readOnly bool
 	if err := n.DB.QueryRowContext(ctx, "SELECT VERSION(), @@global.read_only").Scan(&s.Version, &readOnly); err != nil {
-		return []Finding{{Where: n.Name, Check: "connection", Level: Bad, Found: err.Error(), Want: "an answer",
+		return []Finding{{Where: n.Name, Check: "connection", Level: Bad, Found: noAnswer(ctx, err), Want: "an answer",
 			Why: "nothing is known about this server", Fix: "start it, or correct clusters[].nodes[].addr and accounts.admin"}}, s
 	}
 	s.Reached, s.Writable, s.MariaDB = true, !readOnly, strings.Contains(s.Version, "MariaDB")
@@ -269,6 +271,8 @@ func Cluster(name string, servers []Server) []Finding {
 // Worker tries whether the worker's account may change cells of a shard on its
 // master. db is a pool with that account.
 func Worker(ctx context.Context, where string, db *sql.DB, database string, denied func(error) bool) []Finding {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	var out []Finding
 	for _, try := range []struct{ what, query string }{
 		{"UPDATE", "UPDATE `" + database + "`.entity SET ref_key = ref_key WHERE added_id < 0"},
@@ -282,7 +286,7 @@ func Worker(ctx context.Context, where string, db *sql.DB, database string, deni
 			f.Why = "cells are immutable: a tailer that sees one changed stops its shard"
 			f.Fix = "REVOKE " + try.what + " ON `" + database + "`.* FROM the worker's account (grant SELECT, and INSERT on entity)"
 		case !denied(err):
-			f.Level, f.Found, f.Want = Warn, err.Error(), "denied"
+			f.Level, f.Found, f.Want = Warn, noAnswer(ctx, err), "denied"
 			f.Why = "it could not be tried"
 		}
 		out = append(out, f)
