@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/config"
@@ -104,12 +105,29 @@ func Verify(ctx context.Context, cfg *config.Config, env Env, datastore string, 
 	return verify.Run(ctx, c)
 }
 
+// pageTime bounds the wait for a server that is frozen, or behind a firewall:
+// one that is only busy answers a page much sooner.
+var pageTime = 30 * time.Second
+
 // tables reads entity tables on their masters.
 type tables struct{ store *mysql.Store }
 
 // Last returns the last added_id of a shard.
 func (t tables) Last(ctx context.Context, datastore string, shard cellog.ShardID) (cellog.AddedID, error) {
-	return t.store.Last(ctx, datastore, shard, cellog.Master)
+	ctx, cancel := context.WithTimeoutCause(ctx, pageTime, errNoAnswer)
+	defer cancel()
+	last, err := t.store.Last(ctx, datastore, shard, cellog.Master)
+	return last, told(ctx, err)
+}
+
+var errNoAnswer = errors.New("its server does not answer")
+
+// told is err, or what is behind it when the time was up.
+func told(ctx context.Context, err error) error {
+	if err != nil && errors.Is(context.Cause(ctx), errNoAnswer) {
+		return fmt.Errorf("%w within %v (%w)", errNoAnswer, pageTime, err)
+	}
+	return err
 }
 
 // Read reads a shard's cells in order. A damaged one is marked as
@@ -137,8 +155,10 @@ func (t tables) Read(ctx context.Context, datastore string, shard cellog.ShardID
 }
 
 func (t tables) page(ctx context.Context, datastore string, shard cellog.ShardID, after, upTo cellog.AddedID, limit int) ([]cellog.Cell, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, pageTime, errNoAnswer)
+	defer cancel()
 	cells, _, o, err := t.store.Log(ctx, datastore, shard, after, upTo, "", limit, cellog.Master)
-	if err == nil && o.Stale {
+	if err = told(ctx, err); err == nil && o.Stale {
 		return nil, fmt.Errorf("the master does not answer, node %s may be behind", o.Node)
 	}
 	return cells, err

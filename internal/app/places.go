@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"time"
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/config"
@@ -27,7 +28,7 @@ type places struct {
 func shardID(n int) cellog.ShardID { return cellog.ShardID(n) }
 
 func newPlaces(cfg *config.Config, pick account, r router) (*places, error) {
-	db, err := openPools(cfg, pick, mysqlconn.Config{MultiStatements: true, MaxOpen: 16, Session: map[string]string{
+	db, err := openPools(cfg, pick, mysqlconn.Config{MultiStatements: true, MaxOpen: 16, ReadTimeout: time.Minute, Session: map[string]string{
 		// A frozen indexer holds the locks of a batch for this long, not for eight hours.
 		"time_zone": "'+00:00'", "wait_timeout": "10", "innodb_lock_wait_timeout": "5",
 	}})

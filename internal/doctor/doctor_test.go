@@ -133,6 +133,11 @@ func TestCluster(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
+	// The master may be the one that does not answer: nobody must be told to
+	// make a second one.
+	if f := Cluster("c0", []Server{down, {Node: Node{Name: "c"}}})[0]; f.Level != Bad || strings.Contains(f.Fix, "read_only") {
+		t.Errorf("%+v", f)
+	}
 }
 
 func TestServerThatDoesNotAnswer(t *testing.T) {

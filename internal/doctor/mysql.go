@@ -253,6 +253,11 @@ func Cluster(name string, servers []Server) []Finding {
 	case len(reached) == 0:
 		f.Level, f.Found = Bad, "unknown"
 		f.Why, f.Fix = "no node of the cluster answers", "start them, or correct clusters[].nodes[].addr and accounts.admin"
+	case len(writable) == 0 && len(reached) < len(servers):
+		// One of those that do not answer may be it: then a second one is worse
+		// than none.
+		f.Level, f.Found = Bad, "none of those that answer"
+		f.Why, f.Fix = "the cluster's shards take no puts", "bring back the nodes that do not answer, and look again"
 	case len(writable) == 0:
 		f.Level, f.Found = Bad, "none"
 		f.Why, f.Fix = "the cluster's shards take no puts", "SET GLOBAL read_only=OFF on the node that its last `open` names"
