@@ -23,7 +23,8 @@ type Config struct {
 	// TailMaster allows to tail the master although the cluster has minions.
 	// Without it a cluster that loses all its minions stalls. Default: false.
 	TailMaster bool
-	// Merged says whether a datastore has a merged topic. Default: none has.
+	// Merged says whether a datastore has a merged topic. One that is switched
+	// on later gets all that was published before. Default: none has.
 	Merged func(datastore string) bool
 	// Beat writes a heartbeat row on the cluster's master. Default: none, and
 	// then lag is not known.

@@ -152,6 +152,7 @@ type fakeKafka struct {
 	cluster *position.Cluster
 	shards  map[ShardKey]position.Shard
 	cells   map[ShardKey][]cellog.Cell // committed, in order
+	merged  map[ShardKey][]cellog.Cell // the same of the merged topic
 	commits []int                      // cells in each
 	beat    chan struct{}
 	mark    string // of the last beat
@@ -166,7 +167,7 @@ type fakeKafka struct {
 func newFakeKafka() *fakeKafka {
 	return &fakeKafka{
 		cluster: &position.Cluster{Term: 1, State: position.Open, Node: "n1"},
-		shards:  make(map[ShardKey]position.Shard), cells: make(map[ShardKey][]cellog.Cell), beat: make(chan struct{}),
+		shards:  make(map[ShardKey]position.Shard), cells: make(map[ShardKey][]cellog.Cell), merged: make(map[ShardKey][]cellog.Cell), beat: make(chan struct{}),
 	}
 }
 
@@ -232,7 +233,10 @@ func (k *fakeKafka) Watch(ctx context.Context, mark string) error {
 	}
 }
 
-type fakeMessage struct{ cell cellog.Cell }
+type fakeMessage struct {
+	cell   cellog.Cell
+	merged bool
+}
 
 func (m *fakeMessage) Offset() int64 { return int64(m.cell.Sequence) - 1 }
 func (m *fakeMessage) Size() int     { return len(m.cell.Body) }
@@ -241,7 +245,7 @@ type fakeSession struct {
 	k       *fakeKafka
 	epoch   int
 	broken  error
-	pending []cellog.Cell
+	pending []*fakeMessage
 	refused error
 	closed  bool
 }
@@ -272,9 +276,9 @@ func (s *fakeSession) Topic(_ context.Context, _ *Datastore, column string) erro
 }
 
 func (s *fakeSession) Encode(ds *Datastore, c *cellog.Cell) (Message, Message) {
-	m := &fakeMessage{*c}
+	m := &fakeMessage{cell: *c}
 	if ds.Merged {
-		return m, m
+		return m, &fakeMessage{*c, true}
 	}
 	return m, nil
 }
@@ -297,14 +301,15 @@ func (s *fakeSession) Send(_ context.Context, m Message) error {
 	if err := s.check("send"); err != nil {
 		return err
 	}
-	c := m.(*fakeMessage).cell
+	f := m.(*fakeMessage)
+	c := f.cell
 	s.k.mu.Lock()
 	refuse := s.k.refuse
 	s.k.mu.Unlock()
 	if refuse != nil && refuse(&c) {
 		s.refused = fmt.Errorf("too large: %w", ErrRefused)
 	}
-	s.pending = append(s.pending, c)
+	s.pending = append(s.pending, f)
 	return nil
 }
 
@@ -330,11 +335,17 @@ func (s *fakeSession) Commit(_ context.Context, c Commit) error {
 	if s.k.epoch != s.epoch {
 		return ErrFenced
 	}
-	for _, cell := range s.pending {
-		key := ShardKey{cell.Datastore, cell.Shard}
-		s.k.cells[key] = append(s.k.cells[key], cell)
+	cells := 0
+	for _, m := range s.pending {
+		key := ShardKey{m.cell.Datastore, m.cell.Shard}
+		if m.merged {
+			s.k.merged[key] = append(s.k.merged[key], m.cell)
+			continue
+		}
+		cells++
+		s.k.cells[key] = append(s.k.cells[key], m.cell)
 	}
-	s.k.commits = append(s.k.commits, len(s.pending))
+	s.k.commits = append(s.k.commits, cells)
 	s.pending = nil
 	for key, p := range c.Shards {
 		p.Columns = maps.Clone(p.Columns)
@@ -371,6 +382,20 @@ func (k *fakeKafka) published(t *testing.T, key ShardKey) int {
 		}
 	}
 	return len(k.cells[key])
+}
+
+// publishedMerged returns how many cells of a shard are in the merged topic,
+// after checking that they are the column topics' cells, in order.
+func (k *fakeKafka) publishedMerged(t *testing.T, key ShardKey) int {
+	t.Helper()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i, c := range k.merged[key] {
+		if want := k.cells[key][i]; c.AddedID != want.AddedID || c.Key != want.Key || c.Sequence != want.Sequence || string(c.Body) != string(want.Body) {
+			t.Fatalf("%s: merged record %d is %+v, want %+v", key, i, c, want)
+		}
+	}
+	return len(k.merged[key])
 }
 
 func newFakeTailer(t *testing.T, k *fakeKafka, s *fakeServer, change func(*Config)) *Tailer {

@@ -28,7 +28,9 @@ const closeTime = 5 * time.Second
 //  3. Put this tailer's mark into the positions, so that others stand by.
 //  4. Fetch the records that the positions name: is Kafka what it was?
 //  5. Choose a node that holds, at each shard's last place, the cell that was
-//     published, and stream.
+//     published.
+//  6. Publish from its entity tables what merged topics lack that were switched
+//     on since, and stream.
 func (t *Tailer) session(ctx context.Context) error {
 	t.set(func(s *Status) { s.State = "starting" })
 	if err := t.standBy(ctx); err != nil {
@@ -135,6 +137,9 @@ func (t *Tailer) run(ctx context.Context, sess Session, pos Positions) error {
 		case c := <-chosen:
 			if c.err != nil {
 				return c.err
+			}
+			if err := t.catchUp(ctx, sess, c.node, c.seq, pos); err != nil {
+				return err
 			}
 			return t.stream(ctx, sess, c.node, c.seq, pos, careful)
 		case <-tick.C:

@@ -29,7 +29,7 @@ type Tailer struct {
 
 // Status is what a tailer is doing.
 type Status struct {
-	// State is starting, standing-by, waiting or streaming.
+	// State is starting, standing-by, waiting, catching-up or streaming.
 	State string
 	// Node is the server that is tailed, while streaming.
 	Node string

@@ -106,9 +106,8 @@ func (r *repair) scan(ctx context.Context, topic string, merged bool) (tail, err
 		if merged {
 			next = c.AddedID == t.addedID+1
 		}
-		// What lies before Start has expired, and a merged topic begins where
-		// it was switched on.
-		if !next && (t.addedID > 0 || o.Start == 0 && !merged) {
+		// What lies before Start has expired.
+		if !next && (t.addedID > 0 || o.Start == 0) {
 			return fmt.Errorf("%s, partition %d, offset %d: cell %s does not follow added_id %d: delete the topic and repair again",
 				topic, partition, f.Offset, c.ID(), t.addedID)
 		}
