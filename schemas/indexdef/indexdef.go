@@ -21,8 +21,10 @@ var Types = []Type{UUID, String, Int64, Decimal, Float64, Bool, DateTime}
 
 // The limits of a definition.
 const (
-	// MaxFileBytes is the size of the longest file.
-	MaxFileBytes = 1 << 20
+	// MaxFileBytes is the size of the longest file, ten times what the largest
+	// definition needs. The parser's time grows with the square of the nesting:
+	// a file of this size that is all brackets takes it about a second.
+	MaxFileBytes = 32 << 10
 	// MaxColumns is the largest number of column_defs.
 	MaxColumns = 16
 	// MaxFields is the largest number of fields of all columns: a row of so

@@ -1,6 +1,7 @@
 package indexdef
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -50,6 +51,7 @@ func (p *reader) definition(text []byte) Definition {
 		p.fail(nil, "the file is not UTF-8")
 		return d
 	}
+	text = bytes.TrimPrefix(text, []byte("\xef\xbb\xbf")) // a byte order mark
 	file, err := parser.ParseBytes(text, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
 		var syntax yaml.Error

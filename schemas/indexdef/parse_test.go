@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -98,6 +99,13 @@ func TestLimits(t *testing.T) {
 	}
 	if _, err := Parse("f", []byte(one+"#"+strings.Repeat("x", MaxFileBytes-len(one)-1)+"\n")); err == nil {
 		t.Error("a file of more than the limit passed")
+	}
+	if _, err := Parse("f", []byte("\xef\xbb\xbf"+one)); err != nil {
+		t.Errorf("a byte order mark: %v", err)
+	}
+	began := time.Now()
+	if _, err := Parse("f", []byte(strings.Repeat("[", MaxFileBytes))); err == nil || time.Since(began) > 30*time.Second {
+		t.Errorf("%v after %v", err, time.Since(began))
 	}
 	longest := strings.Replace(one, "table: t", "table: t"+strings.Repeat("_", 54), 1)
 	if _, err := Parse("f", []byte(longest)); err != nil {
