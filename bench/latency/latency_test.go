@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -159,14 +160,15 @@ func (t *times) report(b *testing.B, name string) {
 
 func BenchmarkLatency(b *testing.B) {
 	rate, length := setting(b, "CELLOG_BENCH_RATE", 2000), time.Duration(setting(b, "CELLOG_BENCH_SECONDS", 10))*time.Second
+	batch := setting(b, "CELLOG_BENCH_BATCH", 1)
 	debug.SetGCPercent(400) // as cmd/cellog does: the load's own time is not what is measured
 	d := startDev(b)
 	for b.Loop() {
-		measure(b, rate, length, d)
+		measure(b, rate, batch, length, d)
 	}
 }
 
-func measure(b *testing.B, rate int, length time.Duration, d *dev) {
+func measure(b *testing.B, rate, batch int, length time.Duration, d *dev) {
 	c, err := client.New(client.Config{URLs: []string{d.HTTP}})
 	if err != nil {
 		b.Fatal(err)
@@ -216,18 +218,19 @@ func measure(b *testing.B, rate int, length time.Duration, d *dev) {
 	n := int(float64(rate) * (length + warmUp).Seconds())
 	warm := int(float64(rate) * warmUp.Seconds())
 	var before map[string]time.Duration
-	for i := range n {
-		if i == warm {
+	for first := 0; first < n; first += batch {
+		if before == nil && first >= warm {
 			before = d.cpu(b)
 		}
-		due := began.Add(time.Duration(float64(i) / float64(rate) * float64(time.Second)))
+		due := began.Add(time.Duration(float64(first) / float64(rate) * float64(time.Second)))
 		time.Sleep(time.Until(due))
 		wg.Go(func() {
-			row, driver := uuid.New(), uuid.New()
-			body := fmt.Appendf(nil, `{"driver":"%s","n":%d,"pickup":"2019-03-23T20:21:09Z","dropoff":"2019-03-23T20:27:24Z","fare":7.0,"tip":2.15,"total":12.95,"color":"yellow",`+
-				`"payment":"credit card","pickup_zone":"Lenox Hill West","dropoff_zone":"UN/Turtle Bay South","pickup_borough":"Manhattan","dropoff_borough":"Manhattan"}`, driver, i)
+			puts := make([]cellog.Put, batch)
+			for i := range puts {
+				puts[i] = trip(first + i)
+			}
 			sent := time.Now()
-			if _, err := c.Put(ctx, "trips", cellog.Put{Key: cellog.Key{Row: row, Column: "BASE", Ref: 1}, Body: body}); err != nil {
+			if err := send(ctx, c, puts); err != nil {
 				failures.Store(err.Error(), true)
 				return
 			}
@@ -236,14 +239,18 @@ func measure(b *testing.B, rate int, length time.Duration, d *dev) {
 				put.add(now.Sub(sent))
 				late.add(sent.Sub(due))
 			}
-			if _, ok := pair(&answered, &started, row, now); ok && counts(now) {
-				trigger.add(0)
-			}
-			if i%probeEvery == 0 {
-				if err := untilIndexed(ctx, c, driver); err != nil {
-					failures.Store(err.Error(), true)
-				} else if counts(now) {
-					index.add(time.Since(now))
+			for i, p := range puts {
+				if _, ok := pair(&answered, &started, p.Row, now); ok && counts(now) {
+					trigger.add(0)
+				}
+				if (first+i)%probeEvery == 0 {
+					wg.Go(func() {
+						if err := untilIndexed(ctx, c, p.Row); err != nil {
+							failures.Store(err.Error(), true)
+						} else if counts(now) {
+							index.add(time.Since(now))
+						}
+					})
 				}
 			}
 		})
@@ -280,11 +287,37 @@ func measure(b *testing.B, rate int, length time.Duration, d *dev) {
 	late.report(b, "late") // of the load itself: how overloaded the machine is
 }
 
-// untilIndexed asks the index until it has the driver's trip. Each look comes
+// trip is a cell of about 350 bytes. Its driver is the row's own: one entry in
+// the index.
+func trip(n int) cellog.Put {
+	row := uuid.New()
+	return cellog.Put{Key: cellog.Key{Row: row, Column: "BASE", Ref: 1}, Body: fmt.Appendf(nil,
+		`{"driver":"%s","n":%d,"pickup":"2019-03-23T20:21:09Z","dropoff":"2019-03-23T20:27:24Z","fare":7.0,"tip":2.15,"total":12.95,"color":"yellow",`+
+			`"payment":"credit card","pickup_zone":"Lenox Hill West","dropoff_zone":"UN/Turtle Bay South","pickup_borough":"Manhattan","dropoff_borough":"Manhattan"}`,
+		driverOf(row), n)}
+}
+
+// driverOf is another uuid for each row, so mostly of another shard.
+func driverOf(row uuid.UUID) uuid.UUID { return uuid.NewSHA1(row, nil) }
+
+// send puts one cell by itself, more as one batch.
+func send(ctx context.Context, c *client.Client, puts []cellog.Put) error {
+	if len(puts) == 1 {
+		_, err := c.Put(ctx, "trips", puts[0])
+		return err
+	}
+	results, err := c.PutBatch(ctx, "trips", puts)
+	for i := range results {
+		err = errors.Join(err, results[i].Err)
+	}
+	return err
+}
+
+// untilIndexed asks the index until it has the row's trip. Each look comes
 // after a tenth of the time waited so far, but at least 1 ms: so the looks, which
 // are load too, stay few and the answer is late by a tenth at most.
-func untilIndexed(ctx context.Context, c *client.Client, driver uuid.UUID) error {
-	q := url.Values{"driver": {driver.String()}}
+func untilIndexed(ctx context.Context, c *client.Client, row uuid.UUID) error {
+	q := url.Values{"driver": {driverOf(row).String()}}
 	for began := time.Now(); ctx.Err() == nil; {
 		raw, err := c.IndexQuery(ctx, "trips", "driver_index", q)
 		if err != nil {
