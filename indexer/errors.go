@@ -8,7 +8,7 @@ import (
 
 // ErrDefinition is returned when an index's tables were made from another
 // definition. Give the new definition a new table name.
-var ErrDefinition = errors.New("the index exists with another definition")
+var ErrDefinition = errors.New("the index exists with another definition; give the changed one a new name (its table), or put the old one back")
 
 // Error is a query that was refused or could not be answered. It carries what the HTTP API answers.
 type Error struct {
