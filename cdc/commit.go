@@ -121,6 +121,15 @@ func (c *committer) gather(ctx context.Context, ch *chunk, in <-chan *chunk) err
 		if c.cells >= c.maxCells || c.bytes >= c.maxBytes {
 			return nil
 		}
+		select { // what is there already costs no time
+		case next, ok := <-in:
+			if !ok {
+				return nil
+			}
+			ch = next
+			continue
+		default:
+		}
 		cells, _ := c.queue.inFlight()
 		coming := cells - c.cells
 		if coming <= 0 || coming < behindCells && time.Since(c.began) > gatherTime {
@@ -141,14 +150,14 @@ func (c *committer) gather(ctx context.Context, ch *chunk, in <-chan *chunk) err
 func (c *committer) send(ctx context.Context, ch *chunk) error {
 	for i := range ch.items {
 		it := &ch.items[i]
-		if c.cells == 0 {
-			c.began = time.Now()
-		}
 		c.cells++
 		c.cost += it.cost
 		c.dirty = true
 		if err := c.item(ctx, it); err != nil {
 			return err
+		}
+		if c.cells == 1 {
+			c.began = time.Now() // only now: the first one waits until the session may begin
 		}
 	}
 	if len(ch.beats) > 0 {
