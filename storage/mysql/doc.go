@@ -39,7 +39,7 @@
 // and a second packet lowers last_added_id and inserts the rest.
 //
 // Writes of several shards that wait for one server share a transaction, one at
-// a time: the same in sections, one a shard, with one commit. It takes the
+// a time, or two when many wait: the same in sections, one a shard, with one commit. It takes the
 // shards' locks in order and waits for none (FOR UPDATE NOWAIT). Whatever is in
 // its way, a duplicate or a stale route of one shard too, undoes all of it, and
 // each write goes on alone as above, and so do the next ones for a while. A lost

@@ -231,6 +231,41 @@ func TestLine(t *testing.T) {
 	}
 }
 
+// A crowd that waits lets one more lead, who takes it along.
+func TestLineOfACrowd(t *testing.T) {
+	l := &line{}
+	put := func() []cellog.Put { return nil }
+	for range together {
+		if !l.enter(t.Context(), &passenger{take: put}) {
+			t.Fatal("no lead for the first ones")
+		}
+	}
+	led := make(chan *passenger)
+	for range crowd {
+		go func() {
+			p := &passenger{take: put}
+			if !l.enter(t.Context(), p) {
+				p = nil
+			}
+			led <- p
+		}()
+	}
+	leader := <-led
+	if leader == nil {
+		t.Fatal("nobody of the crowd leads")
+	}
+	l.gather(leader)
+	if n := len(leader.group); n != crowd-1 {
+		t.Fatalf("%d of %d go along", n, crowd-1)
+	}
+	for _, p := range leader.group {
+		p.wake <- false
+		if p := <-led; p != nil {
+			t.Error("a second one of the crowd leads")
+		}
+	}
+}
+
 func waitFor(t *testing.T, cond func() bool) {
 	t.Helper()
 	for limit := time.Now().Add(10 * time.Second); !cond(); time.Sleep(time.Millisecond) {
