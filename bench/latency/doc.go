@@ -8,6 +8,6 @@
 //
 // CELLOG_BENCH_RATE is the cells per second (default 2000), CELLOG_BENCH_BATCH
 // how many of them a request carries (default 1), CELLOG_BENCH_SECONDS how long
-// (default 10), CELLOG_BENCH_FLAGS more flags of `cellog dev`. The
+// (default 20), CELLOG_BENCH_FLAGS more flags of `cellog dev`. The
 // rate is an open loop: a slow answer does not slow the next put down.
 package latency

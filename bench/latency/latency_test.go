@@ -27,7 +27,7 @@ import (
 )
 
 // probeEvery says that one of so many puts is looked up in the index.
-const probeEvery = 100
+const probeEvery = 200
 
 // warmUp is left out of the figures: topics and tables are made then.
 const warmUp = 3 * time.Second
@@ -159,7 +159,7 @@ func (t *times) report(b *testing.B, name string) {
 }
 
 func BenchmarkLatency(b *testing.B) {
-	rate, length := setting(b, "CELLOG_BENCH_RATE", 2000), time.Duration(setting(b, "CELLOG_BENCH_SECONDS", 10))*time.Second
+	rate, length := setting(b, "CELLOG_BENCH_RATE", 2000), time.Duration(setting(b, "CELLOG_BENCH_SECONDS", 20))*time.Second
 	batch := setting(b, "CELLOG_BENCH_BATCH", 1)
 	debug.SetGCPercent(400) // as cmd/cellog does: the load's own time is not what is measured
 	d := startDev(b)
@@ -314,8 +314,8 @@ func send(ctx context.Context, c *client.Client, puts []cellog.Put) error {
 }
 
 // untilIndexed asks the index until it has the row's trip. Each look comes
-// after a tenth of the time waited so far, but at least 1 ms: so the looks, which
-// are load too, stay few and the answer is late by a tenth at most.
+// after an eighth of the time waited so far, but at least 2 ms: so the looks,
+// which are load too, stay few and the answer is late by that much at most.
 func untilIndexed(ctx context.Context, c *client.Client, row uuid.UUID) error {
 	q := url.Values{"driver": {driverOf(row).String()}}
 	for began := time.Now(); ctx.Err() == nil; {
@@ -330,7 +330,7 @@ func untilIndexed(ctx context.Context, c *client.Client, row uuid.UUID) error {
 		if len(page.Entries) > 0 {
 			return nil
 		}
-		time.Sleep(max(time.Millisecond, time.Since(began)/10))
+		time.Sleep(max(2*time.Millisecond, time.Since(began)/8))
 	}
 	return ctx.Err()
 }
