@@ -35,7 +35,11 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		binary = filepath.Join(dir, "cellog")
-		build := exec.Command("go", "build", "-race", "-o", binary, "github.com/cellog/cellog/cmd/cellog")
+		args := []string{"build", "-o", binary}
+		if race {
+			args = append(args, "-race")
+		}
+		build := exec.Command("go", append(args, "github.com/cellog/cellog/cmd/cellog")...)
 		build.Stderr = os.Stderr
 		if err := build.Run(); err != nil {
 			fmt.Fprintln(os.Stderr, "build cellog:", err)
