@@ -307,6 +307,9 @@ func TestEvents(t *testing.T) {
 		return "", fmt.Sprint("end: ", s.Err())
 	}
 	s, closeStream := stream("")
+	if !s.Scan() || !strings.HasPrefix(s.Text(), ":") {
+		t.Errorf("a stream begins with %q, want a comment", s.Text())
+	}
 	id, first := next(s)
 	closeStream()
 	s, closeStream = stream(id)

@@ -22,6 +22,8 @@ const (
 	// keepAlive is how often a quiet stream gets a comment, so that proxies
 	// leave it open and a vanished client is noticed.
 	keepAlive = 15 * time.Second
+	// eventWrite bounds one write to a client of a stream.
+	eventWrite = 30 * time.Second
 )
 
 // stream is one reader's place in the logs of its shards.
@@ -211,11 +213,16 @@ func (s *stream) poll(ctx context.Context, w http.ResponseWriter, limit int) err
 // serve sends server-sent events until the client goes or the API is closed.
 func (s *stream) serve(ctx context.Context, w http.ResponseWriter) error {
 	rc := http.NewResponseController(w)
-	_ = rc.SetWriteDeadline(time.Time{}) // a stream has no end; not every writer has deadlines
+	// The stream has no end, but each write has: who does not read is let go.
+	patience := func() { _ = rc.SetWriteDeadline(time.Now().Add(eventWrite)) } // not every writer has deadlines
+	patience()
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
+	if _, err := w.Write([]byte(": here\n\n")); err != nil { // some clients wait for a first byte
+		return nil
+	}
 	if err := rc.Flush(); err != nil {
 		return nil // the client has gone
 	}
@@ -224,6 +231,7 @@ func (s *stream) serve(ctx context.Context, w http.ResponseWriter) error {
 	last := time.Now()
 	for {
 		n, err := s.next(ctx, eventPage*len(s.shards), func(c *cellog.Cell, o cellog.Origin) error {
+			patience()
 			text, err := appendCell([]byte("id: "+s.cursor()+"\nevent: cell\ndata: "), c, o, "")
 			if err != nil {
 				return err
@@ -235,6 +243,7 @@ func (s *stream) serve(ctx context.Context, w http.ResponseWriter) error {
 			return nil // the client reconnects with the last id it got
 		}
 		if n == 0 && time.Since(last) > keepAlive {
+			patience()
 			if _, err := w.Write([]byte(": still here\n\n")); err != nil {
 				return nil
 			}
