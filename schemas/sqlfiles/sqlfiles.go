@@ -1,6 +1,7 @@
 // Package sqlfiles embeds the DDL of everything cellog keeps in MySQL, as
 // goose migrations with one statement each (MySQL commits every DDL statement
-// by itself, so a migration of two statements could stop half-way).
+// by itself, so a migration of two statements could stop half-way). Each makes
+// what is not there yet: one may have been cut off before it was recorded.
 //
 // It promises that a published file never changes; a change is a new file.
 package sqlfiles

@@ -224,6 +224,9 @@ func (a *admin) migrate(ctx context.Context, database string, files fs.FS) (err 
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
+	if err := dropEmptyVersions(ctx, db); err != nil {
+		return fmt.Errorf("migrations of %s: %w", database, err)
+	}
 	p, err := goose.NewProvider(goose.DialectMySQL, db, files)
 	if err != nil {
 		return fmt.Errorf("migrations of %s: %w", database, err)
@@ -232,4 +235,19 @@ func (a *admin) migrate(ctx context.Context, database string, files fs.FS) (err 
 		return fmt.Errorf("migrations of %s: %w", database, err)
 	}
 	return nil
+}
+
+// dropEmptyVersions mends what goose cannot: it was cut off between making its
+// table and the first row in it (MySQL commits each DDL statement by itself).
+// Nothing else is there then, or the migrations find it there.
+func dropEmptyVersions(ctx context.Context, db *sql.DB) error {
+	n := 0
+	err := db.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+goose.DefaultTablename).Scan(&n)
+	if mysqlconn.IsMissing(err) || err == nil && n > 0 {
+		return nil
+	}
+	if err == nil {
+		_, err = db.ExecContext(ctx, "DROP TABLE "+goose.DefaultTablename)
+	}
+	return err
 }

@@ -80,6 +80,27 @@ func TestCreateDatastore(t *testing.T) {
 			t.Errorf("shard %d: %v", s, errs[0])
 		}
 	}
+	t.Run("cut off between a table and its record", func(t *testing.T) {
+		db := nodes[1].DB(t, "")
+		for _, q := range []string{
+			"DELETE FROM trips_0003.goose_db_version WHERE version_id = 2",
+			"DELETE FROM trips_0005.goose_db_version",
+			"DELETE FROM cellog_meta.goose_db_version WHERE version_id > 9",
+			"DROP TABLE cellog_meta.index_applied",
+		} {
+			if _, err := db.Exec(q); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := CreateDatastore(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range []cellog.ShardID{3, 5} {
+			if n := checkDense(t, db, "trips", s); n != 1 {
+				t.Errorf("shard %d has %d rows", s, n)
+			}
+		}
+	})
 	for name, bad := range map[string]CreateConfig{
 		"name":       {Name: "Trips", Shards: 6, Clusters: admins},
 		"shards":     {Name: "more", Shards: 10001, Clusters: admins},

@@ -1,5 +1,5 @@
 -- +goose Up
-CREATE TABLE cellog_meta.cluster (
+CREATE TABLE IF NOT EXISTS cellog_meta.cluster (
     id           TINYINT     NOT NULL PRIMARY KEY,
     name         VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     column_limit INT         NOT NULL DEFAULT 64

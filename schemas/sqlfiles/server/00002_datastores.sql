@@ -1,5 +1,5 @@
 -- +goose Up
-CREATE TABLE cellog_meta.datastores (
+CREATE TABLE IF NOT EXISTS cellog_meta.datastores (
     name       VARCHAR(31) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
     shards     INT         NOT NULL,
     partitions INT         NOT NULL,

@@ -1,5 +1,5 @@
 -- +goose Up
-CREATE TABLE cellog_meta.terms (
+CREATE TABLE IF NOT EXISTS cellog_meta.terms (
     cluster     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL PRIMARY KEY,
     term        INT         NOT NULL,
     state       VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'claimed or open',

@@ -1,5 +1,5 @@
 -- +goose Up
-CREATE TABLE cellog_buffer.buffered_cells (
+CREATE TABLE IF NOT EXISTS cellog_buffer.buffered_cells (
     id          BIGINT      NOT NULL AUTO_INCREMENT PRIMARY KEY,
     cluster     VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL COMMENT 'whose cell this is a copy of',
     term        INT         NOT NULL COMMENT 'of that cluster, when the copy was made',

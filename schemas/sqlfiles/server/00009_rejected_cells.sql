@@ -1,5 +1,5 @@
 -- +goose Up
-CREATE TABLE cellog_buffer.rejected_cells (
+CREATE TABLE IF NOT EXISTS cellog_buffer.rejected_cells (
     id              BIGINT       NOT NULL AUTO_INCREMENT PRIMARY KEY,
     datastore       VARCHAR(31)  CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     shard           INT          NOT NULL,

@@ -1,5 +1,5 @@
 -- +goose Up
-CREATE TABLE cellog_meta.index_gates (
+CREATE TABLE IF NOT EXISTS cellog_meta.index_gates (
     datastore VARCHAR(31) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     shard     INT         NOT NULL,
     PRIMARY KEY (datastore, shard)

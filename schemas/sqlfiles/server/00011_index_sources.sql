@@ -1,5 +1,5 @@
 -- +goose Up
-CREATE TABLE cellog_meta.index_sources (
+CREATE TABLE IF NOT EXISTS cellog_meta.index_sources (
     datastore  VARCHAR(31) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     index_name VARCHAR(64) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     shard      INT         NOT NULL COMMENT 'where the cells come from',

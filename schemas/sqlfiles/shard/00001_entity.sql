@@ -1,5 +1,5 @@
 -- +goose Up
-CREATE TABLE entity (
+CREATE TABLE IF NOT EXISTS entity (
     added_id    BIGINT       NOT NULL PRIMARY KEY COMMENT 'given by shard_log, never by the server',
     epoch       INT          NOT NULL,
     row_key     BINARY(16)   NOT NULL,

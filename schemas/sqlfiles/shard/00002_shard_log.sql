@@ -1,5 +1,5 @@
 -- +goose Up
-CREATE TABLE shard_log (
+CREATE TABLE IF NOT EXISTS shard_log (
     id              TINYINT     NOT NULL PRIMARY KEY,
     epoch           INT         NOT NULL,
     term            INT         NOT NULL,
