@@ -28,10 +28,33 @@ type Store interface {
 	WriteNext(ctx context.Context, datastore string, shard cellog.ShardID, take func() []cellog.Put) (stored []cellog.Stored, errs []error)
 }
 
+// Peers knows the other workers.
+type Peers interface {
+	// Home returns the worker that is to write a shard's cells, nil when that
+	// is this one or none is known. It must not block.
+	Home(datastore string, shard cellog.ShardID) Peer
+}
+
+// Peer is another worker.
+type Peer interface {
+	// Write has the peer store cells of one shard, in their order, whose bodies
+	// are in stored form. Without an error the results are those of
+	// Store.WriteNext. With one, nothing was kept if sent is false, and anything
+	// may be stored if it is true.
+	Write(ctx context.Context, datastore string, shard cellog.ShardID, puts []cellog.Put) (stored []cellog.Stored, errs []error, sent bool, err error)
+}
+
 // Config is what an Ingest needs. New works on a copy.
 type Config struct {
 	// Store keeps the cells. Required.
 	Store Store
+	// Peers are the other workers: cells of a shard that is another one's go
+	// there, so that a shard's cells share transactions whatever worker the
+	// clients ask. Nil: all cells are written here.
+	Peers Peers
+	// ForwardTimeout bounds how long another worker may take with cells
+	// before they are written here after all. Default 1 s.
+	ForwardTimeout time.Duration
 	// Limits bound a body. Zero: 8 MiB of JSON, 1,000 levels.
 	Limits body.Limits
 	// QueueBytes bounds what all queues hold together, bodies in stored form
@@ -64,6 +87,9 @@ func (c Config) withDefaults() Config {
 	if c.BatchBytes == 0 {
 		c.BatchBytes = 8 << 20
 	}
+	if c.ForwardTimeout == 0 {
+		c.ForwardTimeout = time.Second
+	}
 	if c.WriteTimeout == 0 {
 		c.WriteTimeout = 15 * time.Second
 	}
@@ -75,7 +101,8 @@ func (c Config) check() error {
 		return errors.New("ingest: store is missing")
 	}
 	for name, v := range map[string]int64{"queue_bytes": c.QueueBytes, "shard_queue_bytes": c.ShardQueueBytes,
-		"batch_cells": int64(c.BatchCells), "batch_bytes": c.BatchBytes, "write_timeout": int64(c.WriteTimeout)} {
+		"batch_cells": int64(c.BatchCells), "batch_bytes": c.BatchBytes, "write_timeout": int64(c.WriteTimeout),
+		"forward_timeout": int64(c.ForwardTimeout)} {
 		if v < 0 {
 			return fmt.Errorf("ingest: %s %d: want more than zero", name, v)
 		}

@@ -1,5 +1,11 @@
 package ingest
 
+import (
+	"errors"
+
+	"github.com/cellog/cellog/schemas/body"
+)
+
 // Coder is an error with a stable code, which the HTTP API shows. Errors of
 // storage have one too.
 type Coder interface {
@@ -12,7 +18,25 @@ type coded struct{ code, text string }
 func (e *coded) Error() string { return e.text }
 func (e *coded) Code() string  { return e.code }
 
+// CodeOf returns an error's stable code, "" if it has none.
+func CodeOf(err error) string {
+	if c := body.CodeOf(err); c != "" {
+		return c
+	}
+	var c Coder
+	if errors.As(err, &c) {
+		return c.Code()
+	}
+	return ""
+}
+
+const codeUnknown = "outcome_unknown"
+
 var (
+	// ErrForwarded is returned for a forwarded cell that is not of the shard
+	// that it was forwarded for: the two workers disagree about the datastore.
+	ErrForwarded error = &coded{"misdirected", "the cell is not of this shard"}
+
 	// ErrOverloaded is returned when a queue is full; nothing was kept.
 	ErrOverloaded error = &coded{"overloaded", "too much is queued, nothing was kept; put the cell again later"}
 
@@ -25,7 +49,7 @@ var (
 
 	// ErrOutcomeUnknown is returned when the caller's context ended while its
 	// put was being written.
-	ErrOutcomeUnknown error = &coded{"outcome_unknown", "the time was up while the put was being written; put the same cell again to learn its outcome"}
+	ErrOutcomeUnknown error = &coded{codeUnknown, "the time was up while the put was being written; put the same cell again to learn its outcome"}
 
 	// ErrColumn is wrapped by the error of an illegal column name.
 	ErrColumn error = &coded{"bad_column", "illegal column name"}

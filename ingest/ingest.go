@@ -3,6 +3,7 @@ package ingest
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,6 +21,7 @@ type Result struct {
 type queueKey struct {
 	datastore string
 	shard     cellog.ShardID
+	away      bool // for the shard's home, another worker
 }
 
 // Ingest takes puts. All methods may be called at the same time.
@@ -73,13 +75,41 @@ func (in *Ingest) Put(ctx context.Context, datastore string, p cellog.Put) (cell
 // of one shard are written in their order. Each cell ends by itself: that one
 // is refused does not touch the others.
 func (in *Ingest) PutMany(ctx context.Context, datastore string, puts []cellog.Put) []Result {
+	return in.submit(ctx, len(puts), func(i int, it *item) error { return in.prepare(datastore, &puts[i], it) })
+}
+
+// Take stores cells of one shard that another worker has forwarded: their
+// bodies are in stored form, and they are not forwarded again.
+func (in *Ingest) Take(ctx context.Context, datastore string, shard cellog.ShardID, puts []cellog.Put) []Result {
+	shards, err := in.cfg.Store.Shards(datastore)
+	return in.submit(ctx, len(puts), func(i int, it *item) error {
+		p := &puts[i]
+		switch {
+		case err != nil:
+			return err
+		case cellog.ShardOf(p.Row, shards) != shard:
+			return ErrForwarded
+		}
+		if err := checkNames(p); err != nil {
+			return err
+		}
+		if err := body.Check(p.Body); err != nil {
+			return err
+		}
+		it.put, it.key = *p, queueKey{datastore: datastore, shard: shard}
+		return nil
+	})
+}
+
+// submit queues n items and waits for their results.
+func (in *Ingest) submit(ctx context.Context, n int, prepare func(int, *item) error) []Result {
 	start := time.Now()
-	c := &call{items: make([]item, len(puts)), done: make(chan struct{})}
+	c := &call{items: make([]item, n), done: make(chan struct{})}
 	c.pending.Store(1) // held by this function until all are queued
-	for i := range puts {
+	for i := range c.items {
 		it := &c.items[i]
 		it.call = c
-		if err := in.prepare(datastore, &puts[i], it); err != nil {
+		if err := prepare(i, it); err != nil {
 			it.result.Err = err
 			it.state = answered
 			continue
@@ -97,7 +127,7 @@ func (in *Ingest) PutMany(ctx context.Context, datastore string, puts []cellog.P
 	case <-ctx.Done():
 		in.leave(c)
 	}
-	out := make([]Result, len(puts))
+	out := make([]Result, n)
 	for i := range c.items {
 		it := &c.items[i]
 		out[i] = it.take()
@@ -112,18 +142,26 @@ func (in *Ingest) prepare(datastore string, p *cellog.Put, it *item) error {
 	if err != nil {
 		return err
 	}
-	if err := cellog.CheckColumn(p.Column); err != nil {
-		return fmt.Errorf("%w: %w", ErrColumn, err)
-	}
-	if p.TraceParent != "" && !ValidTraceParent(p.TraceParent) {
-		return ErrTraceParent
+	if err := checkNames(p); err != nil {
+		return err
 	}
 	stored, err := body.Encode(nil, p.Body, in.cfg.Limits)
 	if err != nil {
 		return err
 	}
 	it.put = cellog.Put{Key: p.Key, Body: stored, TraceParent: p.TraceParent}
-	it.key = queueKey{datastore, cellog.ShardOf(p.Row, shards)}
+	it.key = queueKey{datastore: datastore, shard: cellog.ShardOf(p.Row, shards)}
+	it.key.away = in.cfg.Peers != nil && in.cfg.Peers.Home(datastore, it.key.shard) != nil
+	return nil
+}
+
+func checkNames(p *cellog.Put) error {
+	if err := cellog.CheckColumn(p.Column); err != nil {
+		return fmt.Errorf("%w: %w", ErrColumn, err)
+	}
+	if p.TraceParent != "" && !ValidTraceParent(p.TraceParent) {
+		return ErrTraceParent
+	}
 	return nil
 }
 
@@ -140,21 +178,43 @@ func (in *Ingest) enqueue(it *item) error {
 		in.bytes.Add(-size)
 		return ErrStopped
 	}
-	q, idle := in.queues[it.key], false
-	if q == nil {
-		q, idle = &queue{in: in, key: it.key}, true
-		in.queues[it.key] = q
-		in.metrics.active.Inc()
-	}
-	if !q.push(it, size) { // an empty queue always has room
+	if !in.push(it, it.key, in.cfg.ShardQueueBytes) {
 		in.bytes.Add(-size)
 		return ErrOverloaded
 	}
-	if idle {
-		go q.run()
-	}
 	in.metrics.queueBytes.Set(float64(in.bytes.Load()))
 	return nil
+}
+
+// push appends an item to a queue, and runs the queue if it is new; false if
+// the queue has no room. in.mu is held.
+func (in *Ingest) push(it *item, key queueKey, limit int64) bool {
+	q := in.queues[key]
+	if q != nil {
+		return q.push(it, limit)
+	}
+	q = &queue{in: in, key: key}
+	in.queues[key] = q
+	in.metrics.active.Inc()
+	q.push(it, limit) // an empty queue always has room
+	go q.run()
+	return true
+}
+
+// writeHere queues an accepted item, which its home has not stored for sure,
+// for this worker's own writing.
+func (in *Ingest) writeHere(it *item, maybe bool) {
+	if !it.again(maybe) {
+		in.bytes.Add(-it.size())
+		it.call.finish()
+		return
+	}
+	in.metrics.fallbacks.Inc()
+	key := it.key
+	key.away = false
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.push(it, key, math.MaxInt64) // it is counted already
 }
 
 // retire removes a queue that has run empty; false if something came in.
@@ -180,7 +240,7 @@ func (in *Ingest) leave(c *call) {
 		switch it.state {
 		case queued: // its queue skips it
 			it.state = answered
-			it.result.Err = ErrDeadline
+			it.result.Err = it.unsure(ErrDeadline)
 			in.bytes.Add(-it.size())
 		case inFlight:
 			it.state = answered

@@ -24,12 +24,13 @@ type gate struct {
 	entered chan []cellog.Put // nil: writes are not told
 	leave   chan struct{}     // nil: writes do not wait
 
-	mu    sync.Mutex
-	last  map[cellog.ShardID]cellog.AddedID
-	busy  map[cellog.ShardID]bool
-	order map[cellog.ShardID][]cellog.RefKey
-	twice bool
-	panic bool
+	mu     sync.Mutex
+	last   map[cellog.ShardID]cellog.AddedID
+	busy   map[cellog.ShardID]bool
+	order  map[cellog.ShardID][]cellog.RefKey
+	twice  bool
+	panic  bool
+	refuse error // of each cell
 }
 
 func newGate(shards int, gated bool) *gate {
@@ -65,6 +66,13 @@ func (g *gate) WriteNext(_ context.Context, _ string, shard cellog.ShardID, take
 		panic("a bug")
 	}
 	stored := make([]cellog.Stored, len(puts))
+	if g.refuse != nil {
+		errs := make([]error, len(puts))
+		for i := range errs {
+			errs[i] = g.refuse
+		}
+		return stored, errs
+	}
 	for i, p := range puts {
 		g.last[shard]++
 		g.order[shard] = append(g.order[shard], p.Ref)

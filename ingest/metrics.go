@@ -1,12 +1,9 @@
 package ingest
 
 import (
-	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/cellog/cellog/schemas/body"
 )
 
 // Registerer takes the metrics of a Config.
@@ -18,6 +15,8 @@ type metrics struct {
 	batchCells prometheus.Histogram
 	queueBytes prometheus.Gauge
 	active     prometheus.Gauge
+	forwarded  prometheus.Counter
+	fallbacks  prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -40,9 +39,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		active: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "cellog_ingest_active_shards", Help: "Shards that have cells queued or being written.",
 		}),
+		forwarded: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "cellog_ingest_forwarded_total", Help: "Cells that the shard's home worker wrote for this one.",
+		}),
+		fallbacks: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "cellog_ingest_fallbacks_total", Help: "Cells of another worker's shard that this one wrote because that one did not.",
+		}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.puts, m.putSeconds, m.batchCells, m.queueBytes, m.active)
+		reg.MustRegister(m.puts, m.putSeconds, m.batchCells, m.queueBytes, m.active, m.forwarded, m.fallbacks)
 	}
 	return m
 }
@@ -56,12 +61,8 @@ func label(r *Result) string {
 	if r.Err == nil {
 		return r.Stored.Outcome.String()
 	}
-	if c := body.CodeOf(r.Err); c != "" {
+	if c := CodeOf(r.Err); c != "" {
 		return c
-	}
-	var c Coder
-	if errors.As(r.Err, &c) {
-		return c.Code()
 	}
 	return "error"
 }

@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -30,6 +31,7 @@ type item struct {
 	mu     sync.Mutex
 	state  int
 	result Result
+	maybe  bool // another worker may have stored it
 }
 
 func (it *item) size() int64 { return int64(len(it.put.Body)) + overhead }
@@ -45,11 +47,34 @@ func (it *item) begin() bool {
 	return true
 }
 
+// again marks an item that was in flight as queued once more; false if its
+// caller has gone.
+func (it *item) again(maybe bool) bool {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	it.maybe = it.maybe || maybe
+	if it.state != inFlight {
+		return false
+	}
+	it.state = queued
+	return true
+}
+
+// unsure returns the error to answer: that nothing was kept is not known of an
+// item that another worker may have stored. it.mu is held.
+func (it *item) unsure(err error) error {
+	if err == nil || !it.maybe {
+		return err
+	}
+	return fmt.Errorf("%w (%w)", ErrOutcomeUnknown, err)
+}
+
 // answer gives the item its result, unless its caller has gone.
 func (it *item) answer(r Result) {
 	it.mu.Lock()
 	if it.state == inFlight {
 		it.state = answered
+		r.Err = it.unsure(r.Err)
 		it.result = r
 	}
 	it.mu.Unlock()
@@ -87,10 +112,11 @@ type queue struct {
 
 // push appends an item; false if the queue has no room. An empty queue always
 // has.
-func (q *queue) push(it *item, size int64) bool {
+func (q *queue) push(it *item, limit int64) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.items) > 0 && q.bytes+size > q.in.cfg.ShardQueueBytes {
+	size := it.size()
+	if len(q.items) > 0 && size > limit-q.bytes {
 		return false
 	}
 	q.items = append(q.items, it)
@@ -138,7 +164,11 @@ func (q *queue) next(batch []*item) []*item {
 func (q *queue) run() {
 	var batch []*item
 	for {
-		batch = q.write(batch[:0])
+		if q.key.away {
+			batch = q.forward(batch[:0])
+		} else {
+			batch = q.write(batch[:0])
+		}
 		clear(batch)
 		if q.in.retire(q) {
 			return
@@ -170,6 +200,59 @@ func (q *queue) write(batch []*item) []*item {
 	}
 	q.in.metrics.queueBytes.Set(float64(q.in.bytes.Load()))
 	return batch
+}
+
+// forward has the shard's home write what is queued. What it does not answer,
+// or cannot write, is written here.
+func (q *queue) forward(batch []*item) []*item {
+	batch = q.next(batch)
+	if len(batch) == 0 {
+		return batch
+	}
+	puts := make([]cellog.Put, len(batch))
+	for i, it := range batch {
+		puts[i] = it.put
+	}
+	stored, errs, sent, err := q.callPeer(puts)
+	for i, it := range batch {
+		switch {
+		case err != nil:
+			q.in.writeHere(it, sent)
+		case notThere(errs[i]):
+			q.in.writeHere(it, CodeOf(errs[i]) == codeUnknown)
+		default:
+			q.in.metrics.forwarded.Inc()
+			q.in.bytes.Add(-it.size())
+			it.answer(Result{stored[i], errs[i]})
+		}
+	}
+	q.in.metrics.queueBytes.Set(float64(q.in.bytes.Load()))
+	return batch
+}
+
+// notThere tells what another worker may be better off with from what is final.
+func notThere(err error) bool {
+	switch CodeOf(err) {
+	case codeUnknown, "unavailable", "stopping", "deadline", "misdirected", "unknown_datastore", "unknown_shard":
+		return true
+	}
+	return false
+}
+
+// callPeer calls the home. The call outlives no worker that is slow.
+func (q *queue) callPeer(puts []cellog.Put) (stored []cellog.Stored, errs []error, sent bool, err error) {
+	peer := q.in.cfg.Peers.Home(q.key.datastore, q.key.shard)
+	if peer == nil {
+		return nil, nil, false, errors.New("the shard's home is this worker now")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), q.in.cfg.ForwardTimeout)
+	defer cancel()
+	defer func() {
+		if p := recover(); p != nil {
+			sent, err = true, fmt.Errorf("the peer panicked: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return peer.Write(ctx, q.key.datastore, q.key.shard, puts)
 }
 
 // outcome is the errors of a write: one for all cells, or one for each.

@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -24,6 +25,7 @@ import (
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/ingest"
 	"github.com/cellog/cellog/ingest/httpapi"
+	"github.com/cellog/cellog/ingest/peer"
 	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/internal/mysqlserver"
 	"github.com/cellog/cellog/schemas/body"
@@ -124,13 +126,17 @@ func BenchmarkPut(b *testing.B) {
 			})
 		})
 	}
-	var direct float64
+	var direct, home, random, alone float64
 	run("plain", &plain, plainInserts)
 	run("http", &http, httpPuts)
 	run("direct", &direct, directPuts)
+	run("workers=4/home", &home, workerPuts(true, true))
+	run("workers=4/random", &random, workerPuts(false, true))
+	run("workers=4/random,forwarding=off", &alone, workerPuts(false, false))
 	if b.Failed() {
 		return
 	}
+	fmt.Printf("random worker / home worker, 4 workers: %.2f; without forwarding %.2f\n", random/home, alone/home)
 	fmt.Printf("HTTP puts / plain inserts, %s %s, %d clients, %d shards: %.2f\n", srv.Flavour(), srv.Version(), clients, shards, http/plain)
 }
 
@@ -197,16 +203,29 @@ var serial atomic.Int64
 // stack makes a fresh datastore with a store and an ingest over it.
 func stack(b *testing.B, srv *mysqlserver.Server) (string, *mysql.Store, *ingest.Ingest) {
 	b.Helper()
-	ctx := context.Background()
-	clusters := []storage.Cluster{{Name: "c0", Nodes: []storage.Node{{Name: "n0", Addr: srv.Socket(), User: "root"}}}}
-	ds := fmt.Sprintf("b%d", serial.Add(1))
-	must(b, mysql.CreateDatastore(ctx, mysql.CreateConfig{Name: ds, Shards: shards, Clusters: clusters}))
-	st, err := mysql.New(mysql.Config{Clusters: clusters})
-	must(b, err)
-	must(b, st.Start(ctx))
+	ds, st := newStore(b, srv)
 	in, err := ingest.New(ingest.Config{Store: st})
 	must(b, err)
 	return ds, st, in
+}
+
+func clusters(srv *mysqlserver.Server) []storage.Cluster {
+	return []storage.Cluster{{Name: "c0", Nodes: []storage.Node{{Name: "n0", Addr: srv.Socket(), User: "root"}}}}
+}
+
+func newStore(b *testing.B, srv *mysqlserver.Server) (string, *mysql.Store) {
+	b.Helper()
+	ds := fmt.Sprintf("b%d", serial.Add(1))
+	must(b, mysql.CreateDatastore(context.Background(), mysql.CreateConfig{Name: ds, Shards: shards, Clusters: clusters(srv)}))
+	return ds, openStore(b, srv)
+}
+
+func openStore(b *testing.B, srv *mysqlserver.Server) *mysql.Store {
+	b.Helper()
+	st, err := mysql.New(mysql.Config{Clusters: clusters(srv)})
+	must(b, err)
+	must(b, st.Start(context.Background()))
+	return st
 }
 
 // httpPuts puts cells over HTTP, one a request, on kept-alive connections.
@@ -238,6 +257,77 @@ func httpPuts(b *testing.B, srv *mysqlserver.Server, measure measured) {
 	measure(put)
 }
 
+// hashed says that shard n mod the number of workers is worker n's.
+type hashed struct {
+	self  int
+	peers []*peer.Peer
+}
+
+func (h hashed) Home(_ string, shard cellog.ShardID) ingest.Peer {
+	if n := int(shard) % len(h.peers); n != h.self {
+		return h.peers[n]
+	}
+	return nil
+}
+
+// workerPuts puts cells over HTTP to four workers: each to its shard's home, as
+// the client library does that knows the number of shards, or to any.
+func workerPuts(home, forwarding bool) func(b *testing.B, srv *mysqlserver.Server, measure measured) {
+	return func(b *testing.B, srv *mysqlserver.Server, measure measured) {
+		const workers = 4
+		ctx := context.Background()
+		client := peer.NewClient()
+		defer client.Close()
+		var ds string
+		peers := make([]*peer.Peer, workers)
+		conns := make([]chan *conn, workers)
+		for w := range workers {
+			var st *mysql.Store
+			if w == 0 {
+				ds, st = newStore(b, srv)
+			} else {
+				st = openStore(b, srv)
+			}
+			cfg := ingest.Config{Store: st}
+			if forwarding {
+				cfg.Peers = hashed{w, peers}
+			}
+			in, err := ingest.New(cfg)
+			must(b, err)
+			name := fmt.Sprint("worker", w)
+			api, err := httpapi.New(httpapi.Config{Ingest: in, Store: st, Worker: name})
+			must(b, err)
+			hs := httpapi.NewServer(api, "127.0.0.1:0")
+			must(b, hs.Start(ctx))
+			defer func() {
+				must(b, hs.Stop(ctx))
+				must(b, in.Stop(ctx))
+				must(b, st.Stop(ctx))
+			}()
+			peers[w] = client.Peer(name, "http://"+hs.Addr())
+			conns[w] = make(chan *conn, clients)
+			for range clients {
+				c, err := net.Dial("tcp", hs.Addr())
+				must(b, err)
+				defer c.Close()
+				conns[w] <- &conn{c, bufio.NewReader(c), nil}
+			}
+		}
+		put := func(i int64) error {
+			row := uuid.New()
+			w := rand.IntN(workers)
+			if home {
+				w = int(cellog.ShardOf(row, shards)) % workers
+			}
+			c := <-conns[w]
+			defer func() { conns[w] <- c }()
+			return c.putRow(ds, row, trip(i))
+		}
+		spread(b, 2*clients, put)
+		measure(put)
+	}
+}
+
 // conn is a kept-alive HTTP connection. It writes requests by hand: net/http's
 // client needs two more goroutines and as much time as the server, which would
 // be measured too, where the plain side's client is a lean one.
@@ -247,8 +337,10 @@ type conn struct {
 	buf []byte
 }
 
-func (c *conn) put(ds string, body []byte) error {
-	c.buf = fmt.Appendf(c.buf[:0], "PUT /v1/%s/cells/%s/BASE/1 HTTP/1.1\r\nHost: cellog\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", ds, uuid.New(), len(body))
+func (c *conn) put(ds string, body []byte) error { return c.putRow(ds, uuid.New(), body) }
+
+func (c *conn) putRow(ds string, row uuid.UUID, body []byte) error {
+	c.buf = fmt.Appendf(c.buf[:0], "PUT /v1/%s/cells/%s/BASE/1 HTTP/1.1\r\nHost: cellog\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", ds, row, len(body))
 	c.buf = append(c.buf, body...)
 	if _, err := c.Write(c.buf); err != nil {
 		return err

@@ -65,6 +65,8 @@ type route struct {
 	id     string // operation id, and the name in metrics
 	doc    routeDoc
 	handle handler
+	// internal routes are for other workers and not in the OpenAPI document.
+	internal bool
 
 	segments []string
 	params   map[string]bool // query parameters that are allowed; nil: any

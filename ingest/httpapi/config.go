@@ -63,6 +63,9 @@ type Config struct {
 	Index Index
 	// Final says what is final; nil: nothing is known to be.
 	Final FinalMark
+	// Worker is the name under which other workers forward cells to this one;
+	// empty: none are taken. It is a secret among workers.
+	Worker string
 	// Limits bound a body; they should be the ones of Ingest. Zero: 8 MiB,
 	// 1,000 levels.
 	Limits body.Limits

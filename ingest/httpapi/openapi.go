@@ -25,7 +25,9 @@ func describe(routes []route) ([]byte, error) {
 		Paths:      map[string]*huma.PathItem{},
 	}
 	for i := range routes {
-		doc.AddOperation(operation(&routes[i]))
+		if !routes[i].internal {
+			doc.AddOperation(operation(&routes[i]))
+		}
 	}
 	text, err := json.Marshal(doc)
 	if err != nil {

@@ -69,6 +69,7 @@ var codes = map[string]codeInfo{
 	"uri_too_long":           {414, "The URL is too long"},
 	"unsupported_media_type": {415, "The content type is not supported"},
 	"unsupported_encoding":   {415, "The content encoding is not supported"},
+	"misdirected":            {421, "The request is for another worker"},
 	"column_limit":           {422, "The storage cluster has as many columns as it may"},
 	"overloaded":             {429, "Too much is queued, nothing was kept"},
 	"headers_too_large":      {431, "The header fields are too large"},

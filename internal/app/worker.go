@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -24,6 +26,7 @@ type Worker struct {
 	places *places
 	ingest *ingest.Ingest
 	final  *final
+	peers  *peers // nil: it does not forward
 	api    *httpapi.API
 	server *httpapi.Server
 	log    *slog.Logger
@@ -41,7 +44,13 @@ func NewWorker(cfg *config.Config, env Env) (_ *Worker, err error) {
 		return nil, err
 	}
 	limits := body.Limits{Bytes: int(cfg.Limits.BodyBytes), Depth: cfg.Limits.JSONDepth}
-	w.ingest, err = ingest.New(ingest.Config{Store: w.store, Limits: limits, QueueBytes: int64(cfg.Limits.QueueBytes), Registerer: env.Registry})
+	ic := ingest.Config{Store: w.store, Limits: limits, QueueBytes: int64(cfg.Limits.QueueBytes), Registerer: env.Registry}
+	name := ""
+	if !cfg.Worker.NoForwarding {
+		w.peers = newPeers(w.store, env.log())
+		ic.Peers, name = w.peers, w.peers.name
+	}
+	w.ingest, err = ingest.New(ic)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +70,7 @@ func NewWorker(cfg *config.Config, env Env) (_ *Worker, err error) {
 		index = indexer.NewQuerier(tables, indexes)
 	}
 	w.api, err = httpapi.New(httpapi.Config{
-		Ingest: w.ingest, Store: w.store, Index: index, Final: w.final.mark, Limits: limits,
+		Ingest: w.ingest, Store: w.store, Index: index, Final: w.final.mark, Limits: limits, Worker: name,
 		BatchBytes: int(cfg.Limits.BatchBytes), BatchCells: cfg.Limits.BatchCells,
 		PutTimeout: cfg.Worker.PutTimeout, ReadTimeout: cfg.Worker.ReadTimeout,
 		Logger: env.log(), Registerer: env.Registry,
@@ -90,9 +99,26 @@ func (w *Worker) Start(ctx context.Context) error {
 	if err := w.server.Start(ctx); err != nil {
 		return err
 	}
+	if w.peers != nil {
+		w.peers.start(w.advertised())
+	}
 	w.started = true
 	w.log.Info("serving", "http", w.server.Addr())
 	return nil
+}
+
+// advertised is the URL under which other workers reach this one.
+func (w *Worker) advertised() string {
+	if w.cfg.Worker.Advertise != "" {
+		return w.cfg.Worker.Advertise
+	}
+	host, port, err := net.SplitHostPort(w.server.Addr())
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+		if name, err := os.Hostname(); err == nil {
+			return "http://" + net.JoinHostPort(name, port)
+		}
+	}
+	return "http://" + w.server.Addr()
 }
 
 // Addr is the address of the HTTP API.
@@ -144,7 +170,13 @@ func (w *Worker) Stop(ctx context.Context) error {
 	grace := max(w.cfg.Worker.ShutdownGrace, time.Millisecond)
 	ctx, cancel := context.WithTimeout(ctx, grace)
 	defer cancel()
+	if w.peers != nil {
+		w.peers.stop(ctx)
+	}
 	err := errors.Join(w.server.Stop(ctx), w.ingest.Stop(ctx))
+	if w.peers != nil {
+		w.peers.close()
+	}
 	w.api.Close()
 	w.final.stop()
 	err = errors.Join(err, w.store.Stop(ctx))

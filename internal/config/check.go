@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
@@ -33,6 +34,7 @@ func (c *Config) check() []problem {
 	k.clusters(c.Clusters)
 	k.datastores(c.Datastores)
 	k.addr("worker.listen", c.Worker.Listen, true)
+	k.baseURL("worker.advertise", c.Worker.Advertise)
 	k.duration("worker.shutdown_grace", c.Worker.ShutdownGrace, 0, time.Hour)
 	k.duration("worker.put_timeout", c.Worker.PutTimeout, time.Millisecond, time.Hour)
 	k.duration("worker.read_timeout", c.Worker.ReadTimeout, time.Millisecond, time.Hour)
@@ -159,6 +161,18 @@ func checkAddr(v string, emptyHost bool) error {
 		return fmt.Errorf("%.80q: want HOST:PORT", v)
 	}
 	return nil
+}
+
+// baseURL checks a URL that paths are appended to; empty is fine.
+func (k *checker) baseURL(path, v string) {
+	if v == "" {
+		return
+	}
+	u, err := url.Parse(v)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
+		strings.HasSuffix(v, "/") || len(v) > 255 {
+		k.bad(path, "%.80q: want http://HOST:PORT, up to 255 characters", v)
+	}
 }
 
 func (k *checker) addr(path, v string, emptyHost bool) {

@@ -88,6 +88,13 @@ type Datastore struct {
 type Worker struct {
 	// Listen is the address of the HTTP API. Default 127.0.0.1:8080.
 	Listen string `yaml:"listen"`
+	// Advertise is the base URL under which other workers reach this one, such
+	// as http://10.0.0.7:8080. Default: http:// and the address that is
+	// listened on, or the host's name where that is all addresses.
+	Advertise string `yaml:"advertise"`
+	// NoForwarding has this worker write all cells itself, instead of sending
+	// them to the home worker of their shard, and take none. Default false.
+	NoForwarding bool `yaml:"no_forwarding"`
 	// ShutdownGrace is how long a stop waits for requests in flight. Default
 	// 10s.
 	ShutdownGrace time.Duration `yaml:"shutdown_grace"`
