@@ -37,11 +37,11 @@ type Peers interface {
 
 // Peer is another worker.
 type Peer interface {
-	// Write has the peer store cells of one shard, in their order, whose bodies
-	// are in stored form. Without an error the results are those of
-	// Store.WriteNext. With one, nothing was kept if sent is false, and anything
-	// may be stored if it is true.
-	Write(ctx context.Context, datastore string, shard cellog.ShardID, puts []cellog.Put) (stored []cellog.Stored, errs []error, sent bool, err error)
+	// Write has the peer store cells, those of one shard in their order, whose
+	// bodies are in stored form. Without an error the results are those of
+	// Store.WriteNext, but for the shards. With one, nothing was kept if sent
+	// is false, and anything may be stored if it is true.
+	Write(ctx context.Context, datastore string, puts []cellog.Put) (stored []cellog.Stored, errs []error, sent bool, err error)
 }
 
 // Config is what an Ingest needs. New works on a copy.

@@ -17,7 +17,10 @@
 //  3. Puts of one shard are written in the order in which they were queued.
 //  4. Queues are bounded by bytes, in all and per shard: ErrOverloaded comes
 //     before anything is kept.
-//  5. Stop refuses new puts and returns when all accepted ones are answered.
+//  5. With Peers, cells of another worker's shard go to that worker, one hop.
+//     What it does not answer in ForwardTimeout, or cannot write, is written
+//     here; promise 2 holds over both.
+//  6. Stop refuses new puts and returns when all accepted ones are answered.
 //
 // Not promised: an order between puts that are in flight at the same time from
 // different callers, other than that the shard gives them one.

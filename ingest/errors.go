@@ -33,10 +33,6 @@ func CodeOf(err error) string {
 const codeUnknown = "outcome_unknown"
 
 var (
-	// ErrForwarded is returned for a forwarded cell that is not of the shard
-	// that it was forwarded for: the two workers disagree about the datastore.
-	ErrForwarded error = &coded{"misdirected", "the cell is not of this shard"}
-
 	// ErrOverloaded is returned when a queue is full; nothing was kept.
 	ErrOverloaded error = &coded{"overloaded", "too much is queued, nothing was kept; put the cell again later"}
 

@@ -18,10 +18,16 @@ type Result struct {
 	Err    error
 }
 
+// lanes is how many requests may be on their way to another worker at a time.
+// All cells of a shard take the same lane. Fewer make larger requests, more
+// keep a shard that is stuck from holding up others.
+const lanes = 4
+
+// queueKey names a shard's queue, or a lane to another worker.
 type queueKey struct {
 	datastore string
 	shard     cellog.ShardID
-	away      bool // for the shard's home, another worker
+	home      Peer // nil: written here
 }
 
 // Ingest takes puts. All methods may be called at the same time.
@@ -78,17 +84,17 @@ func (in *Ingest) PutMany(ctx context.Context, datastore string, puts []cellog.P
 	return in.submit(ctx, len(puts), func(i int, it *item) error { return in.prepare(datastore, &puts[i], it) })
 }
 
-// Take stores cells of one shard that another worker has forwarded: their
-// bodies are in stored form, and they are not forwarded again.
-func (in *Ingest) Take(ctx context.Context, datastore string, shard cellog.ShardID, puts []cellog.Put) []Result {
+// Take stores cells that another worker has forwarded: their bodies are in
+// stored form, and they are not forwarded again. It ends in time for the other
+// one to hear of those that were done.
+func (in *Ingest) Take(ctx context.Context, datastore string, puts []cellog.Put) []Result {
+	ctx, cancel := context.WithTimeout(ctx, in.cfg.ForwardTimeout*3/4)
+	defer cancel()
 	shards, err := in.cfg.Store.Shards(datastore)
 	return in.submit(ctx, len(puts), func(i int, it *item) error {
 		p := &puts[i]
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case cellog.ShardOf(p.Row, shards) != shard:
-			return ErrForwarded
 		}
 		if err := checkNames(p); err != nil {
 			return err
@@ -96,7 +102,7 @@ func (in *Ingest) Take(ctx context.Context, datastore string, shard cellog.Shard
 		if err := body.Check(p.Body); err != nil {
 			return err
 		}
-		it.put, it.key = *p, queueKey{datastore: datastore, shard: shard}
+		it.put, it.datastore, it.shard = *p, datastore, cellog.ShardOf(p.Row, shards)
 		return nil
 	})
 }
@@ -150,8 +156,10 @@ func (in *Ingest) prepare(datastore string, p *cellog.Put, it *item) error {
 		return err
 	}
 	it.put = cellog.Put{Key: p.Key, Body: stored, TraceParent: p.TraceParent}
-	it.key = queueKey{datastore: datastore, shard: cellog.ShardOf(p.Row, shards)}
-	it.key.away = in.cfg.Peers != nil && in.cfg.Peers.Home(datastore, it.key.shard) != nil
+	it.datastore, it.shard = datastore, cellog.ShardOf(p.Row, shards)
+	if in.cfg.Peers != nil {
+		it.home = in.cfg.Peers.Home(datastore, it.shard)
+	}
 	return nil
 }
 
@@ -178,7 +186,11 @@ func (in *Ingest) enqueue(it *item) error {
 		in.bytes.Add(-size)
 		return ErrStopped
 	}
-	if !in.push(it, it.key, in.cfg.ShardQueueBytes) {
+	key := queueKey{it.datastore, it.shard, it.home}
+	if it.home != nil {
+		key.shard %= lanes
+	}
+	if !in.push(it, key, in.cfg.ShardQueueBytes) {
 		in.bytes.Add(-size)
 		return ErrOverloaded
 	}
@@ -210,11 +222,9 @@ func (in *Ingest) writeHere(it *item, maybe bool) {
 		return
 	}
 	in.metrics.fallbacks.Inc()
-	key := it.key
-	key.away = false
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.push(it, key, math.MaxInt64) // it is counted already
+	in.push(it, queueKey{it.datastore, it.shard, nil}, math.MaxInt64) // it is counted already
 }
 
 // retire removes a queue that has run empty; false if something came in.

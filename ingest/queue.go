@@ -2,7 +2,6 @@ package ingest
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync"
@@ -21,12 +20,14 @@ const (
 // overhead is what an item costs besides its body.
 const overhead = 256
 
-// item is one put on its way. put and key are set before it is queued and only
-// read afterwards; state and result are guarded by mu.
+// item is one put on its way. What it is and where it goes is set before it is
+// queued and only read afterwards; the rest is guarded by mu.
 type item struct {
-	call *call
-	put  cellog.Put
-	key  queueKey
+	call      *call
+	put       cellog.Put
+	datastore string
+	shard     cellog.ShardID
+	home      Peer // another worker; nil: it is written here
 
 	mu     sync.Mutex
 	state  int
@@ -100,7 +101,7 @@ func (c *call) finish() {
 	}
 }
 
-// queue is a shard's queue. It lives while it has items.
+// queue is a shard's queue, or a lane to another worker. It lives while it has items.
 type queue struct {
 	in  *Ingest
 	key queueKey
@@ -164,7 +165,7 @@ func (q *queue) next(batch []*item) []*item {
 func (q *queue) run() {
 	var batch []*item
 	for {
-		if q.key.away {
+		if q.key.home != nil {
 			batch = q.forward(batch[:0])
 		} else {
 			batch = q.write(batch[:0])
@@ -202,8 +203,8 @@ func (q *queue) write(batch []*item) []*item {
 	return batch
 }
 
-// forward has the shard's home write what is queued. What it does not answer,
-// or cannot write, is written here.
+// forward has the home write what is queued. What it does not answer, or cannot
+// write, is written here.
 func (q *queue) forward(batch []*item) []*item {
 	batch = q.next(batch)
 	if len(batch) == 0 {
@@ -223,6 +224,7 @@ func (q *queue) forward(batch []*item) []*item {
 		default:
 			q.in.metrics.forwarded.Inc()
 			q.in.bytes.Add(-it.size())
+			stored[i].Shard = it.shard
 			it.answer(Result{stored[i], errs[i]})
 		}
 	}
@@ -233,18 +235,14 @@ func (q *queue) forward(batch []*item) []*item {
 // notThere tells what another worker may be better off with from what is final.
 func notThere(err error) bool {
 	switch CodeOf(err) {
-	case codeUnknown, "unavailable", "stopping", "deadline", "misdirected", "unknown_datastore", "unknown_shard":
+	case codeUnknown, "unavailable", "stopping", "deadline", "misdirected", "unknown_datastore":
 		return true
 	}
 	return false
 }
 
-// callPeer calls the home. The call outlives no worker that is slow.
+// callPeer calls the home, but waits for no worker that is slow.
 func (q *queue) callPeer(puts []cellog.Put) (stored []cellog.Stored, errs []error, sent bool, err error) {
-	peer := q.in.cfg.Peers.Home(q.key.datastore, q.key.shard)
-	if peer == nil {
-		return nil, nil, false, errors.New("the shard's home is this worker now")
-	}
 	ctx, cancel := context.WithTimeout(context.Background(), q.in.cfg.ForwardTimeout)
 	defer cancel()
 	defer func() {
@@ -252,7 +250,7 @@ func (q *queue) callPeer(puts []cellog.Put) (stored []cellog.Stored, errs []erro
 			sent, err = true, fmt.Errorf("the peer panicked: %v\n%s", p, debug.Stack())
 		}
 	}()
-	return peer.Write(ctx, q.key.datastore, q.key.shard, puts)
+	return q.key.home.Write(ctx, q.key.datastore, puts)
 }
 
 // outcome is the errors of a write: one for all cells, or one for each.

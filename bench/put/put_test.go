@@ -130,14 +130,20 @@ func BenchmarkPut(b *testing.B) {
 	run("plain", &plain, plainInserts)
 	run("http", &http, httpPuts)
 	run("direct", &direct, directPuts)
-	run("workers=4/home", &home, workerPuts(true, true))
-	run("workers=4/random", &random, workerPuts(false, true))
-	run("workers=4/random,forwarding=off", &alone, workerPuts(false, false))
+	run("4-workers-home", &home, workerPuts(true, true))
+	run("4-workers-random", &random, workerPuts(false, true))
+	run("4-workers-no-forwarding", &alone, workerPuts(false, false))
 	if b.Failed() {
 		return
 	}
-	fmt.Printf("random worker / home worker, 4 workers: %.2f; without forwarding %.2f\n", random/home, alone/home)
-	fmt.Printf("HTTP puts / plain inserts, %s %s, %d clients, %d shards: %.2f\n", srv.Flavour(), srv.Version(), clients, shards, http/plain)
+	ratio := func(what string, x, y float64) {
+		if x > 0 && y > 0 { // both were run
+			fmt.Printf("%s, %s %s, %d clients, %d shards: %.2f\n", what, srv.Flavour(), srv.Version(), clients, shards, x/y)
+		}
+	}
+	ratio("HTTP puts / plain inserts", http, plain)
+	ratio("4 workers, any / the shard's home", random, home)
+	ratio("4 workers, any without forwarding / the shard's home", alone, home)
 }
 
 // cpu returns the time that server and clients have spent computing.

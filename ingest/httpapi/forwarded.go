@@ -1,35 +1,27 @@
 package httpapi
 
 import (
-	"context"
 	"crypto/subtle"
 	"net/http"
-	"strconv"
 
-	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/schemas/forward"
 )
 
-// takeForwarded stores cells of one shard for another worker, which has
+// takeForwarded stores cells for another worker, which has
 // checked them.
 func (a *API) takeForwarded(w http.ResponseWriter, r *http.Request, v vars) error {
-	check := func() (ds string, shard cellog.ShardID, err error) {
+	check := func() (ds string, err error) {
 		name := r.Header.Get(forward.WorkerHeader)
 		if a.cfg.Worker == "" || subtle.ConstantTimeCompare([]byte(name), []byte(a.cfg.Worker)) != 1 {
-			return "", 0, fail("misdirected", "only workers forward cells, and these are for another one")
+			return "", fail("misdirected", "only workers forward cells, and these are for another one")
 		}
-		ds, shards, err := a.datastore(v)
-		if err != nil {
-			return "", 0, err
-		}
-		n, err := strconv.Atoi(v["shard"])
-		if err != nil || n < 0 || n >= shards {
-			return "", 0, fail("unknown_shard", "")
+		if ds, _, err = a.datastore(v); err != nil {
+			return "", err
 		}
 		_, err = mediaType(r, forward.MediaType)
-		return ds, cellog.ShardID(n), err
+		return ds, err
 	}
-	ds, shard, err := check()
+	ds, err := check()
 	if err != nil {
 		a.drain(w, r)
 		return err
@@ -44,10 +36,8 @@ func (a *API) takeForwarded(w http.ResponseWriter, r *http.Request, v vars) erro
 	if err != nil {
 		return fail("bad_batch", err.Error())
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), a.cfg.PutTimeout)
-	defer cancel()
 	results := make([]forward.Result, len(puts))
-	for i, res := range a.cfg.Ingest.Take(ctx, ds, shard, puts) {
+	for i, res := range a.cfg.Ingest.Take(r.Context(), ds, puts) {
 		results[i].Stored = res.Stored
 		if res.Err != nil {
 			results[i].Err = forward.NewError(problemOf(res.Err).Code, res.Err.Error())

@@ -70,7 +70,7 @@ func (a *API) table() []route {
 		{method: http.MethodGet, path: "/v1/{ds}/indexes/{index}", id: "queryIndex", handle: a.queryIndex, doc: routeDoc{
 			summary:  "Rows of a secondary index: field=v, field.ne=, .lt=, .lte=, .gt=, .gte=, .in=a,b",
 			statuses: map[int]string{200: "a page of index entries"}, codes: []string{"unknown_index", "no_indexes"}}},
-		{method: http.MethodPost, path: "/internal/cells/{ds}/{shard}", id: "forwardedCells", handle: a.takeForwarded, internal: true, doc: routeDoc{query: []paramDoc{}}},
+		{method: http.MethodPost, path: "/internal/cells/{ds}", id: "forwardedCells", handle: a.takeForwarded, internal: true, doc: routeDoc{query: []paramDoc{}}},
 		{method: http.MethodGet, path: "/openapi.json", id: "getOpenAPI", handle: a.getOpenAPI, doc: routeDoc{
 			summary: "This description", query: []paramDoc{}, statuses: map[int]string{200: "OpenAPI 3.1"}}},
 	}

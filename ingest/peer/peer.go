@@ -47,13 +47,13 @@ func (c *Client) Peer(name, url string) *Peer { return &Peer{client: c, name: na
 
 // Write posts the puts and reads the results. sent is false in an error if the
 // peer was not reached, or has said that it takes none of the cells.
-func (p *Peer) Write(ctx context.Context, datastore string, shard cellog.ShardID, puts []cellog.Put) (stored []cellog.Stored, errs []error, sent bool, err error) {
+func (p *Peer) Write(ctx context.Context, datastore string, puts []cellog.Put) (stored []cellog.Stored, errs []error, sent bool, err error) {
 	size := 1
 	for i := range puts {
 		size += 96 + len(puts[i].Column) + len(puts[i].Body)
 	}
 	body := forward.AppendPuts(make([]byte, 0, size), puts)
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url+forward.Path(datastore, shard), bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, p.url+forward.Path(datastore), bytes.NewReader(body))
 	if err != nil {
 		return nil, nil, false, err
 	}
@@ -75,7 +75,7 @@ func (p *Peer) Write(ctx context.Context, datastore string, shard cellog.ShardID
 		// only its 5xx may come after it has begun.
 		return nil, nil, resp.StatusCode >= 500 || resp.StatusCode < 400, fmt.Errorf("forward to %s: status %d", p.url, resp.StatusCode)
 	}
-	results, err := forward.ParseResults(text, shard, len(puts))
+	results, err := forward.ParseResults(text, len(puts))
 	if err != nil {
 		return nil, nil, true, fmt.Errorf("forward to %s: %w", p.url, err)
 	}

@@ -45,7 +45,7 @@ func TestPeerSaysWhetherCellsWereSent(t *testing.T) {
 			defer srv.Close()
 			client := NewClient()
 			defer client.Close()
-			_, errs, sent, err := client.Peer("n", srv.URL).Write(context.Background(), "trips", 0, onePut())
+			_, errs, sent, err := client.Peer("n", srv.URL).Write(context.Background(), "trips", onePut())
 			if sent != c.sent || (err != nil) != c.failed || errors.Join(errs...) != nil {
 				t.Errorf("sent %v, %v, %v", sent, errs, err)
 			}
@@ -56,7 +56,7 @@ func TestPeerSaysWhetherCellsWereSent(t *testing.T) {
 		srv.Close()
 		client := NewClient()
 		defer client.Close()
-		if _, _, sent, err := client.Peer("n", srv.URL).Write(context.Background(), "trips", 0, onePut()); sent || err == nil {
+		if _, _, sent, err := client.Peer("n", srv.URL).Write(context.Background(), "trips", onePut()); sent || err == nil {
 			t.Errorf("sent %v, %v", sent, err)
 		}
 	})

@@ -180,8 +180,8 @@ func (w *worker) isAway(now time.Time) bool {
 
 // Write forwards, and leaves the worker alone for a while if it does not
 // answer.
-func (w *worker) Write(ctx context.Context, datastore string, shard cellog.ShardID, puts []cellog.Put) ([]cellog.Stored, []error, bool, error) {
-	stored, errs, sent, err := w.Peer.Write(ctx, datastore, shard, puts)
+func (w *worker) Write(ctx context.Context, datastore string, puts []cellog.Put) ([]cellog.Stored, []error, bool, error) {
+	stored, errs, sent, err := w.Peer.Write(ctx, datastore, puts)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	switch {

@@ -1,7 +1,7 @@
 // Package forward is the shape of cells on their way from the worker that a
 // client asked to the home worker of their shard.
 //
-//	POST /internal/cells/{datastore}/{shard}     Cellog-Worker: NAME
+//	POST /internal/cells/{datastore}     Cellog-Worker: NAME
 //
 // The body and the answer are binary, because a body in stored form needs
 // neither checking nor encoding again (all integers big endian):

@@ -28,15 +28,15 @@ func TestPutsComeBack(t *testing.T) {
 
 func someResults() []Result {
 	return []Result{
-		{Stored: cellog.Stored{Outcome: cellog.Created, Shard: 7, AddedID: 1 << 40, Epoch: 3, CreatedAt: time.UnixMicro(1_700_000_000_123_456).UTC()}},
+		{Stored: cellog.Stored{Outcome: cellog.Created, AddedID: 1 << 40, Epoch: 3, CreatedAt: time.UnixMicro(1_700_000_000_123_456).UTC()}},
 		{Err: NewError("overloaded", "too much")},
-		{Stored: cellog.Stored{Outcome: cellog.Conflict, Shard: 7, AddedID: 1, Epoch: 1, CreatedAt: time.UnixMicro(0).UTC()}},
+		{Stored: cellog.Stored{Outcome: cellog.Conflict, AddedID: 1, Epoch: 1, CreatedAt: time.UnixMicro(0).UTC()}},
 	}
 }
 
 func TestResultsComeBack(t *testing.T) {
 	want := someResults()
-	got, err := ParseResults(AppendResults(nil, want), 7, len(want))
+	got, err := ParseResults(AppendResults(nil, want), len(want))
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("%v, %v, want %v", got, err, want)
 	}
@@ -53,11 +53,11 @@ func TestCutBytes(t *testing.T) {
 	}
 	answer := AppendResults(nil, someResults())
 	for n := range answer {
-		if _, err := ParseResults(answer[:n], 0, 3); err == nil {
+		if _, err := ParseResults(answer[:n], 3); err == nil {
 			t.Errorf("%d of %d bytes of an answer: no error", n, len(answer))
 		}
 	}
-	if _, err := ParseResults(append(answer, 0), 0, 3); err == nil {
+	if _, err := ParseResults(append(answer, 0), 3); err == nil {
 		t.Error("an answer that goes on: no error")
 	}
 }
@@ -71,6 +71,6 @@ func FuzzParse(f *testing.F) {
 				t.Errorf("%x came back as %x", src, again)
 			}
 		}
-		_, _ = ParseResults(src, 0, 3) // must not crash
+		_, _ = ParseResults(src, 3) // must not crash
 	})
 }

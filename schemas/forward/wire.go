@@ -20,10 +20,8 @@ const (
 	MediaType = "application/vnd.cellog.forward"
 )
 
-// Path returns the path to which a shard's cells are posted.
-func Path(datastore string, shard cellog.ShardID) string {
-	return fmt.Sprintf("/internal/cells/%s/%d", datastore, shard)
-}
+// Path returns the path to which a datastore's cells are posted.
+func Path(datastore string) string { return "/internal/cells/" + datastore }
 
 // AppendPuts appends a request's body.
 func AppendPuts(dst []byte, puts []cellog.Put) []byte {
@@ -101,9 +99,9 @@ func (e *Error) Error() string { return "the shard's home worker: " + e.text }
 // Code returns the stable code.
 func (e *Error) Code() string { return e.code }
 
-// ParseResults reads an answer to n cells of a shard. The error says where it
+// ParseResults reads an answer to n cells; the shards are not in it. The error says where it
 // ends early, or what it has that no answer has.
-func ParseResults(src []byte, shard cellog.ShardID, n int) ([]Result, error) {
+func ParseResults(src []byte, n int) ([]Result, error) {
 	r := reader{src: src}
 	if v := r.take(1); v == nil || v[0] != version {
 		return nil, errors.New("the answer is not of version 1")
@@ -118,7 +116,7 @@ func ParseResults(src []byte, shard cellog.ShardID, n int) ([]Result, error) {
 		case cellog.Outcome(outcome) > cellog.Conflict:
 			return nil, fmt.Errorf("the answer to cell %d has outcome %d", i, outcome)
 		default:
-			results[i].Stored = cellog.Stored{Outcome: cellog.Outcome(outcome), Shard: shard, AddedID: cellog.AddedID(r.uint64()), Epoch: cellog.Epoch(r.uint32()),
+			results[i].Stored = cellog.Stored{Outcome: cellog.Outcome(outcome), AddedID: cellog.AddedID(r.uint64()), Epoch: cellog.Epoch(r.uint32()),
 				CreatedAt: time.UnixMicro(int64(r.uint64())).UTC()}
 		}
 		if r.short {
