@@ -13,6 +13,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cellog/cellog"
@@ -45,10 +46,51 @@ type Config struct {
 
 // Client talks to the workers of one cellog.
 type Client struct {
-	cfg   Config
-	bases []string
-	http  *http.Client
-	own   *http.Transport
+	cfg     Config
+	workers []*worker
+	http    *http.Client
+	own     *http.Transport
+}
+
+// A worker that gave no answer is asked last for a while, doubled from minAway
+// to maxAway with each time in a row: one that is frozen or cut off costs few
+// calls their timeout. So is one that took longer than slow when the caller's
+// own time was up.
+const (
+	minAway = time.Second
+	maxAway = 30 * time.Second
+	slow    = time.Second
+)
+
+// worker is a worker's base URL, and how it did lately.
+type worker struct {
+	base string
+
+	mu       sync.Mutex
+	failures int
+	away     time.Time
+}
+
+func (w *worker) isAway(now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return now.Before(w.away)
+}
+
+func (w *worker) answered() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.failures, w.away = 0, time.Time{}
+}
+
+func (w *worker) silent(now time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if now.Before(w.away) {
+		return // of the calls that were on their way together the first counts
+	}
+	w.away = now.Add(min(minAway<<min(w.failures, 10), maxAway))
+	w.failures++
 }
 
 // New returns a Client; it does not connect yet.
@@ -62,7 +104,7 @@ func New(cfg Config) (*Client, error) {
 		if err != nil || parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Host == "" {
 			return nil, fmt.Errorf("client: URLs[%d]: %.80q: want http://HOST:PORT", i, u)
 		}
-		c.bases = append(c.bases, strings.TrimRight(u, "/"))
+		c.workers = append(c.workers, &worker{base: strings.TrimRight(u, "/")})
 	}
 	def := func(d *time.Duration, v time.Duration) {
 		if *d == 0 {
@@ -123,7 +165,13 @@ func (c *Client) do(ctx context.Context, r request) (*answer, error) {
 		return a, err
 	}
 	for try := 0; ; try++ {
-		a, sent, err := c.attempt(ctx, order[try%len(order)], r)
+		w, asked := order[try%len(order)], time.Now()
+		a, sent, err := c.attempt(ctx, w.base, r)
+		if err == nil {
+			w.answered()
+		} else if ctx.Err() == nil || time.Since(asked) >= slow {
+			w.silent(time.Now())
+		}
 		wait := backoff/2 + rand.N(backoff/2+1)
 		switch {
 		case err != nil:
@@ -201,24 +249,30 @@ func (c *Client) attempt(ctx context.Context, base string, r request) (a *answer
 	return &answer{resp.StatusCode, resp.Header, body}, true, nil
 }
 
-// order lists the workers' URLs, the preferred one first (rendezvous hashing:
-// when a worker comes or goes only its own share moves).
-func (c *Client) order(affinity uint32) []string {
-	if len(c.bases) == 1 {
-		return c.bases
+// order lists the workers, the preferred one first (rendezvous hashing: when a
+// worker comes or goes only its own share moves), those that were silent last.
+func (c *Client) order(affinity uint32) []*worker {
+	if len(c.workers) == 1 {
+		return c.workers
 	}
 	type scored struct {
-		base  string
+		*worker
+		away  bool
 		score uint32
 	}
-	all := make([]scored, len(c.bases))
-	for i, b := range c.bases {
-		all[i] = scored{b, uint32(cellog.Murmur2([]byte(b + "#" + strconv.FormatUint(uint64(affinity), 10))))}
+	all, now := make([]scored, len(c.workers)), time.Now()
+	for i, w := range c.workers {
+		all[i] = scored{w, w.isAway(now), uint32(cellog.Murmur2([]byte(w.base + "#" + strconv.FormatUint(uint64(affinity), 10))))}
 	}
-	sort.Slice(all, func(i, j int) bool { return all[i].score > all[j].score })
-	out := make([]string, len(all))
+	sort.Slice(all, func(i, j int) bool {
+		if all[i].away != all[j].away {
+			return all[j].away
+		}
+		return all[i].score > all[j].score
+	})
+	out := make([]*worker, len(all))
 	for i, s := range all {
-		out[i] = s.base
+		out[i] = s.worker
 	}
 	return out
 }

@@ -143,6 +143,62 @@ func TestOtherWorkers(t *testing.T) {
 }
 
 // A connection that breaks after the request was sent leaves it unknown.
+// A worker that does not answer costs one call its timeout, not each; when it
+// answers again it has its share again.
+func TestSilentWorkerIsAskedLast(t *testing.T) {
+	var silent atomic.Bool
+	var asked [2]atomic.Int64
+	silent.Store(true)
+	over := make(chan struct{})
+	urls := make([]string, 2)
+	for i := range urls {
+		urls[i] = serve(t, func(w http.ResponseWriter, r *http.Request) {
+			asked[i].Add(1)
+			_, _ = io.Copy(io.Discard, r.Body)
+			if i == 0 && silent.Load() {
+				select {
+				case <-r.Context().Done():
+				case <-over:
+				}
+				return
+			}
+			stored(w, 201)
+		})
+	}
+	defer close(over)
+	c := newClient(t, Config{URLs: urls, AttemptTimeout: 50 * time.Millisecond})
+	put := func() {
+		t.Helper()
+		k := key
+		k.Row = uuid.New()
+		if _, err := c.Put(t.Context(), "trips", cellog.Put{Key: k, Body: []byte(`1`)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 40 {
+		put()
+	}
+	// It is asked again a second after its first silence; 40 puts take less,
+	// but on a very slow machine.
+	if n := asked[0].Load(); n < 1 || n > 3 {
+		t.Errorf("the silent worker was asked %d times by 40 puts, want once", n)
+	}
+	silent.Store(false)
+	c.workers[0].mu.Lock()
+	c.workers[0].away = time.Time{} // the time is over
+	c.workers[0].mu.Unlock()
+	before := asked[0].Load()
+	for range 40 {
+		put()
+	}
+	if n := asked[0].Load() - before; n < 5 {
+		t.Errorf("the worker that is back was asked by %d of 40 puts", n)
+	}
+	if c.workers[0].failures != 0 {
+		t.Errorf("its failures are still counted: %d", c.workers[0].failures)
+	}
+}
+
 func TestBrokenConnection(t *testing.T) {
 	u := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		c, _, err := w.(http.Hijacker).Hijack()
@@ -174,7 +230,7 @@ func TestAffinity(t *testing.T) {
 	used := map[string]int{}
 	for range 1000 {
 		k := cellog.Key{Row: uuid.New()}
-		s, base := cellog.ShardOf(k.Row, 16), c.order(c.affinity("trips", k))[0]
+		s, base := cellog.ShardOf(k.Row, 16), c.order(c.affinity("trips", k))[0].base
 		if have := first[s]; have != "" && have != base {
 			t.Fatalf("shard %d goes to %s and to %s", s, have, base)
 		}
@@ -187,7 +243,7 @@ func TestAffinity(t *testing.T) {
 	// When a worker goes, only its own shards move.
 	less := newClient(t, Config{URLs: urls[:2], Shards: map[string]int{"trips": 16}})
 	for s, base := range first {
-		if got := less.order(uint32(s))[0]; base != "http://c" && got != base {
+		if got := less.order(uint32(s))[0].base; base != "http://c" && got != base {
 			t.Errorf("shard %d moved from %s to %s", s, base, got)
 		}
 	}

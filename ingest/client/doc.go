@@ -24,6 +24,7 @@
 // that. A Client is safe for any number of goroutines and keeps one connection
 // for each concurrent call.
 //
-// When a worker is down, calls go to the next one after one failed attempt.
+// When a worker is down, calls go to the next one after one failed attempt. One
+// that gave no answer is asked last for 1 to 30 s.
 // When all are, calls fail with the last error after the budget.
 package client
