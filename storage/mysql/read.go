@@ -7,8 +7,11 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/mysqlconn"
@@ -216,12 +219,17 @@ func (s *Store) History(ctx context.Context, datastore string, start cellog.Key,
 		start.Row[:], start.Column, int64(start.Ref))
 }
 
-// getsPerLook bounds the gets of one statement.
-const getsPerLook = 100
+const (
+	// getsPerLook bounds the gets of one statement.
+	getsPerLook = 100
+	// looksAtOnce bounds the statements of one Get that run side by side.
+	looksAtOnce = 8
+)
 
 // Get returns many cells, Body in stored form, asking each shard once per 100
-// of them. found[i] says whether get i has a cell. Answers beyond maxBytes of
-// stored bodies are left out: they have errs[i] set to storage.ErrTooMuch.
+// of them, several shards at a time. errs[i] is nil where get i has a cell.
+// Once the answer holds maxBytes of stored bodies, what is left has errs[i] set
+// to storage.ErrTooMuch, whether there is such a cell or not.
 func (s *Store) Get(ctx context.Context, datastore string, gets []cellog.Get, maxBytes int, from cellog.ReadFrom) (out []cellog.Cell, errs []error, o cellog.Origin, err error) {
 	n, err := s.Shards(datastore)
 	if err != nil {
@@ -237,24 +245,28 @@ func (s *Store) Get(ctx context.Context, datastore string, gets []cellog.Get, ma
 		}
 		byShard[shard] = append(byShard[shard], i)
 	}
-	left := maxBytes
+	var left atomic.Int64
+	left.Store(int64(maxBytes))
+	var mu sync.Mutex // guards o
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(looksAtOnce)
 	for _, shard := range order {
 		for part := byShard[shard]; len(part) > 0; {
 			now := part[:min(len(part), getsPerLook)]
 			part = part[len(now):]
-			if left <= 0 {
-				for _, i := range now {
-					errs[i] = storage.ErrTooMuch
+			g.Go(func() error {
+				po, err := s.getPart(ctx, datastore, shard, gets, now, out, errs, &left, from)
+				if err == nil && po.Node != "" {
+					mu.Lock()
+					defer mu.Unlock()
+					o = worse(o, po)
 				}
-				continue
-			}
-			po, used, err := s.getPart(ctx, datastore, shard, gets, now, out, errs, from)
-			if err != nil {
-				return nil, nil, po, err
-			}
-			left -= used
-			o = worse(o, po)
+				return err
+			})
 		}
+	}
+	if err := g.Wait(); err != nil {
+		return nil, nil, o, err
 	}
 	return out, errs, o, nil
 }
@@ -277,10 +289,16 @@ func worse(a, b cellog.Origin) cellog.Origin {
 	return a
 }
 
-func (s *Store) getPart(ctx context.Context, datastore string, shard cellog.ShardID, gets []cellog.Get, part []int, out []cellog.Cell, errs []error, from cellog.ReadFrom) (cellog.Origin, int, error) {
-	used := 0
-	o, err := s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
-		used = 0
+// getPart gets some of the cells of one shard, as far as left allows: the cell
+// that exhausts it is the last one.
+func (s *Store) getPart(ctx context.Context, datastore string, shard cellog.ShardID, gets []cellog.Get, part []int, out []cellog.Cell, errs []error, left *atomic.Int64, from cellog.ReadFrom) (cellog.Origin, error) {
+	if left.Load() <= 0 {
+		for _, i := range part {
+			errs[i] = storage.ErrTooMuch
+		}
+		return cellog.Origin{}, nil
+	}
+	return s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
 		var sb strings.Builder
 		args := make([]any, 0, 4*len(part))
 		for k, i := range part {
@@ -300,11 +318,18 @@ func (s *Store) getPart(ctx context.Context, datastore string, shard cellog.Shar
 		for _, i := range part {
 			errs[i] = storage.ErrNotFound
 		}
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
 		rows, err := db.QueryContext(ctx, sb.String(), args...)
 		if err != nil {
 			return err
 		}
-		return each(rows, func() error {
+		used := 0
+		err = each(rows, func() error {
+			if left.Load() <= 0 {
+				cancel() // or closing rows would read megabytes that nobody wants
+				return errEnough
+			}
 			var i int
 			var trace sql.NullString
 			c, err := scanCell(rows, &trace, &i)
@@ -313,9 +338,21 @@ func (s *Store) getPart(ctx context.Context, datastore string, shard cellog.Shar
 			}
 			c.Datastore, c.Shard, c.TraceParent = datastore, shard, trace.String
 			used += len(c.Body)
+			left.Add(-int64(len(c.Body)))
 			out[i], errs[i] = c, nil
 			return nil
 		})
+		if errors.Is(err, errEnough) {
+			for _, i := range part {
+				if errs[i] != nil {
+					errs[i] = storage.ErrTooMuch // it was not looked at
+				}
+			}
+			err = nil
+		}
+		if err != nil {
+			left.Add(int64(used)) // another node is asked, or nobody
+		}
+		return err
 	})
-	return o, used, err
 }

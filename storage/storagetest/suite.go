@@ -2,6 +2,8 @@ package storagetest
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"math"
@@ -382,6 +384,36 @@ func multiGet(b *bundle) {
 	_, errs, _, err = b.Get(b.ctx, b.ds, gets, 1, cellog.Master)
 	if err != nil || !errors.Is(errs[len(errs)-1], storage.ErrTooMuch) {
 		b.Errorf("an answer past its limit: %v, %v", errs[len(errs)-1], err)
+	}
+
+	// Of large cells an answer holds what its limit allows, and at most one
+	// more: nobody reads hundreds of megabytes first, to say so then.
+	const size, limit = 10_000, 50_000
+	var many []cellog.Get
+	var puts []cellog.Put
+	var want []string
+	for i := range 60 {
+		noise := make([]byte, size)
+		_, _ = rand.Read(noise) // never fails
+		p := b.put(key("BIG", 1), `"`+base64.StdEncoding.EncodeToString(noise)+`"`)
+		puts, many, want = append(puts, p), append(many, cellog.Get{Key: p.Key}), append(want, fmt.Sprint("created ", i+3))
+	}
+	b.write(puts, want...)
+	cells, errs, _, err = b.Get(b.ctx, b.ds, many, limit, cellog.Master)
+	if err != nil {
+		b.Fatal(err)
+	}
+	got := 0
+	for i := range many {
+		switch {
+		case errs[i] == nil:
+			got += len(cells[i].Body)
+		case !errors.Is(errs[i], storage.ErrTooMuch):
+			b.Errorf("get %d: %v", i, errs[i])
+		}
+	}
+	if got < limit || got > limit+2*size {
+		b.Errorf("an answer limited to %d bytes has %d", limit, got)
 	}
 }
 
