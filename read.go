@@ -44,7 +44,14 @@ type Origin struct {
 	// Stale is set when a newer answer may exist elsewhere: the master was
 	// asked for and a minion answered in its place.
 	Stale bool
+	// Lag is how far a minion may be behind: the age of the newest heartbeat
+	// that has reached it, so it grows too while the master is away. Zero for
+	// a master, UnknownLag where no heartbeat was found.
+	Lag time.Duration
 }
+
+// UnknownLag is the Lag of a minion that has no heartbeat.
+const UnknownLag = time.Duration(-1)
 
 // The states of a put that CellState tells.
 const (

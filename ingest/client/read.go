@@ -20,6 +20,9 @@ type Cell struct {
 	ReadFrom string
 	// Stale is set when a newer answer may exist elsewhere.
 	Stale bool
+	// Lag is how far the minion that answered may be behind; cellog.UnknownLag
+	// where it did not say, zero for a master and in lists.
+	Lag time.Duration
 }
 
 // wireCell is a cell as lists carry it.
@@ -74,6 +77,12 @@ func (c *Client) get(ctx context.Context, datastore string, k cellog.Key, ref bo
 	out := Cell{Cell: cellog.Cell{Key: k, Datastore: datastore, Body: a.body}, ReadFrom: a.header.Get("Cellog-Read-From")}
 	out.Shard, out.AddedID, out.Epoch, out.CreatedAt = place(a.header)
 	out.Stale = a.header.Get("Cellog-Stale") == "true"
+	if out.ReadFrom == cellog.Minion.String() {
+		out.Lag = cellog.UnknownLag
+		if ms, err := strconv.ParseInt(a.header.Get("Cellog-Lag-Ms"), 10, 64); err == nil && ms >= 0 {
+			out.Lag = time.Duration(ms) * time.Millisecond
+		}
+	}
 	if v := a.header.Get("Cellog-Ref-Key"); v != "" {
 		if out.Ref, err = cellog.ParseRefKey(v); err != nil {
 			return Cell{}, err

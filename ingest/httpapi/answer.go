@@ -67,6 +67,9 @@ func setPlace(h http.Header, shard cellog.ShardID, id cellog.AddedID, epoch cell
 func setOrigin(h http.Header, o cellog.Origin) {
 	h["Cellog-Read-From"] = []string{o.From.String()}
 	h["Cellog-Stale"] = []string{strconv.FormatBool(o.Stale)}
+	if o.From == cellog.Minion && o.Lag != cellog.UnknownLag {
+		h["Cellog-Lag-Ms"] = []string{strconv.FormatInt(o.Lag.Milliseconds(), 10)}
+	}
 }
 
 // cellJSON is a cell in a list.

@@ -152,15 +152,27 @@ func TestReadsFromMinions(t *testing.T) {
 	}
 	c.Sync(t)
 	cell, o, err := st.Version(t.Context(), st.ds, k, cellog.Minion)
-	if err != nil || cell.AddedID != 1 || o != (cellog.Origin{From: cellog.Minion, Node: "c0/n1"}) {
+	if err != nil || cell.AddedID != 1 || o != (cellog.Origin{From: cellog.Minion, Node: "c0/n1", Lag: cellog.UnknownLag}) {
 		t.Errorf("read from a minion: %+v %+v %v", cell, o, err)
 	}
 	if _, o, err = st.Version(t.Context(), st.ds, k, cellog.Master); err != nil || o != (cellog.Origin{From: cellog.Master, Node: "c0/n0"}) {
 		t.Errorf("read from the master: %+v %v", o, err)
 	}
+	// Three heartbeats have reached the minion, the newest 7 s old.
+	for i := range 3 {
+		c.Master.Exec(t, fmt.Sprintf("REPLACE INTO cellog_meta.heartbeats (cluster, beat, written_at) VALUES ('c0', %d, UTC_TIMESTAMP(6) - INTERVAL %d SECOND)", i, 9-i))
+	}
+	c.Sync(t)
+	minion := st.clusters[0].nodes[1]
+	minion.mu.Lock()
+	minion.beat = beat{} // not from memory
+	minion.mu.Unlock()
+	if _, o, err = st.Version(t.Context(), st.ds, k, cellog.Minion); err != nil || o.Lag < 7*time.Second || o.Lag > time.Minute {
+		t.Errorf("read from a minion that is behind: %+v %v", o, err)
+	}
 	c.Master.Kill()
 	<-c.Master.Done()
-	if cell, o, err = st.Version(t.Context(), st.ds, k, cellog.Master); err != nil || o != (cellog.Origin{From: cellog.Minion, Node: "c0/n1", Stale: true}) {
+	if cell, o, err = st.Version(t.Context(), st.ds, k, cellog.Master); err != nil || o.Lag < 7*time.Second || o != (cellog.Origin{From: cellog.Minion, Node: "c0/n1", Stale: true, Lag: o.Lag}) {
 		t.Errorf("read from a dead master: %+v %+v %v", cell, o, err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -122,6 +122,7 @@ func (s *Store) reading(ctx context.Context, datastore string, shard cellog.Shar
 		if o.Node != master {
 			o.From = cellog.Minion
 			o.Stale = from == cellog.Master
+			o.Lag = n.lag(ctx)
 		}
 		return o, err
 	}
@@ -286,6 +287,11 @@ func worse(a, b cellog.Origin) cellog.Origin {
 	}
 	a.Stale = a.Stale || b.Stale
 	a.From = max(a.From, b.From)
+	if a.Lag == cellog.UnknownLag || b.Lag == cellog.UnknownLag {
+		a.Lag = cellog.UnknownLag
+	} else {
+		a.Lag = max(a.Lag, b.Lag)
+	}
 	return a
 }
 

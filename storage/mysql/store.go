@@ -26,6 +26,7 @@ type node struct {
 	mu       sync.Mutex
 	writable bool
 	seen     bool // answered the last look
+	beat     beat
 }
 
 // cluster is a storage cluster and what is known of its columns.
