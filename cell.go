@@ -125,9 +125,13 @@ const (
 	Same
 	// Conflict: another body stands under the key; nothing changed.
 	Conflict
+	// Buffered: the shard's primary gives no answer; the put is durable on two
+	// other machines, not readable yet, and goes in when the primary is back.
+	// It may then lose to another body.
+	Buffered
 )
 
-// String returns created, same or conflict.
+// String returns created, same, conflict or buffered.
 func (o Outcome) String() string {
 	switch o {
 	case Created:
@@ -136,11 +140,14 @@ func (o Outcome) String() string {
 		return "same"
 	case Conflict:
 		return "conflict"
+	case Buffered:
+		return "buffered"
 	}
 	return "outcome(" + strconv.Itoa(int(o)) + ")"
 }
 
-// Stored says how a put ended and where the cell that now stands is.
+// Stored says how a put ended and where the cell that now stands is. Of a put
+// that was Buffered only the Shard is known.
 type Stored struct {
 	Outcome   Outcome
 	Shard     ShardID

@@ -44,6 +44,14 @@ type Peer interface {
 	Write(ctx context.Context, datastore string, puts []cellog.Put) (stored []cellog.Stored, errs []error, sent bool, err error)
 }
 
+// Buffer keeps cells whose shard's primary gives no answer.
+type Buffer interface {
+	// Buffer makes cells of a shard, whose bodies are in stored form, durable
+	// elsewhere. An error with code outcome_unknown says that some may be kept,
+	// any other that nothing was.
+	Buffer(ctx context.Context, datastore string, shard cellog.ShardID, puts []cellog.Put) error
+}
+
 // Config is what an Ingest needs. New works on a copy.
 type Config struct {
 	// Store keeps the cells. Required.
@@ -55,6 +63,11 @@ type Config struct {
 	// ForwardTimeout bounds how long another worker may take with cells
 	// before they are written here after all. Default 1 s.
 	ForwardTimeout time.Duration
+	// Buffer keeps what the store cannot write now. Nil: such puts fail.
+	Buffer Buffer
+	// BufferAfter bounds one Write of the store where there is a Buffer, and
+	// then the Buffer's own work. Default 1.5 s.
+	BufferAfter time.Duration
 	// Limits bound a body. Zero: 8 MiB of JSON, 1,000 levels.
 	Limits body.Limits
 	// QueueBytes bounds what all queues hold together, bodies in stored form
@@ -93,6 +106,9 @@ func (c Config) withDefaults() Config {
 	if c.WriteTimeout == 0 {
 		c.WriteTimeout = 15 * time.Second
 	}
+	if c.BufferAfter == 0 {
+		c.BufferAfter = 1500 * time.Millisecond
+	}
 	return c
 }
 
@@ -102,7 +118,7 @@ func (c Config) check() error {
 	}
 	for name, v := range map[string]int64{"queue_bytes": c.QueueBytes, "shard_queue_bytes": c.ShardQueueBytes,
 		"batch_cells": int64(c.BatchCells), "batch_bytes": c.BatchBytes, "write_timeout": int64(c.WriteTimeout),
-		"forward_timeout": int64(c.ForwardTimeout)} {
+		"forward_timeout": int64(c.ForwardTimeout), "buffer_after": int64(c.BufferAfter)} {
 		if v < 0 {
 			return fmt.Errorf("ingest: %s %d: want more than zero", name, v)
 		}

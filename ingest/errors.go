@@ -30,7 +30,11 @@ func CodeOf(err error) string {
 	return ""
 }
 
-const codeUnknown = "outcome_unknown"
+// Codes of the store's errors that are looked at here.
+const (
+	codeUnknown     = "outcome_unknown"
+	codeUnavailable = "unavailable"
+)
 
 var (
 	// ErrOverloaded is returned when a queue is full; nothing was kept.

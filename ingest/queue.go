@@ -191,6 +191,9 @@ func (q *queue) write(batch []*item) []*item {
 	if errs.all != nil && len(batch) == 0 {
 		batch = q.next(batch) // a panic before take: these must not meet it again
 	}
+	if errs.all == nil && q.in.cfg.Buffer != nil {
+		q.buffer(batch, stored, errs.each)
+	}
 	for i, it := range batch {
 		q.in.bytes.Add(-it.size())
 		r := Result{Err: errs.all}
@@ -201,6 +204,32 @@ func (q *queue) write(batch []*item) []*item {
 	}
 	q.in.metrics.queueBytes.Set(float64(q.in.bytes.Load()))
 	return batch
+}
+
+// buffer has those cells kept elsewhere that the store could not write, or may
+// not have.
+func (q *queue) buffer(batch []*item, stored []cellog.Stored, errs []error) {
+	var puts []cellog.Put
+	var which []int
+	for i, it := range batch {
+		if code := CodeOf(errs[i]); code == codeUnavailable || code == codeUnknown {
+			puts, which = append(puts, it.put), append(which, i)
+		}
+	}
+	if len(puts) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), q.in.cfg.BufferAfter)
+	defer cancel()
+	err := q.in.cfg.Buffer.Buffer(ctx, q.key.datastore, q.key.shard, puts)
+	for _, i := range which {
+		switch {
+		case err == nil:
+			stored[i], errs[i] = cellog.Stored{Outcome: cellog.Buffered, Shard: q.key.shard}, nil
+		case CodeOf(err) == codeUnknown:
+			errs[i] = err
+		}
+	}
 }
 
 // forward has the home write what is queued. What it does not answer, or cannot
@@ -235,7 +264,7 @@ func (q *queue) forward(batch []*item) []*item {
 // notThere tells what another worker may be better off with from what is final.
 func notThere(err error) bool {
 	switch CodeOf(err) {
-	case codeUnknown, "unavailable", "stopping", "deadline", "misdirected", "unknown_datastore":
+	case codeUnknown, codeUnavailable, "stopping", "deadline", "misdirected", "unknown_datastore":
 		return true
 	}
 	return false
@@ -267,7 +296,11 @@ func (q *queue) callStore(take func() []cellog.Put) (stored []cellog.Stored, err
 			errs.all = fmt.Errorf("%w (the store panicked: %v\n%s)", ErrOutcomeUnknown, p, debug.Stack())
 		}
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), q.in.cfg.WriteTimeout)
+	limit := q.in.cfg.WriteTimeout
+	if q.in.cfg.Buffer != nil {
+		limit = min(limit, q.in.cfg.BufferAfter)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	stored, errs.each = q.in.cfg.Store.WriteNext(ctx, q.key.datastore, q.key.shard, take)
 	return stored, errs

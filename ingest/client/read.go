@@ -207,3 +207,36 @@ func (c *Client) IndexQuery(ctx context.Context, datastore, index string, query 
 	}
 	return a.body, nil
 }
+
+// State is what is known of a key.
+type State struct {
+	// State is one of cellog's State constants.
+	State string `json:"state"`
+	// Final says whether the cell that stands is committed in Kafka; nil where
+	// none stands or it is not known.
+	Final *bool `json:"final"`
+	// Rejected are bodies that were answered 202 and then lost, or were
+	// refused. Two servers hold each, so one may be here twice.
+	Rejected []struct {
+		Reason string `json:"reason"`
+		Winner *struct {
+			Epoch   cellog.Epoch   `json:"epoch"`
+			AddedID cellog.AddedID `json:"added_id"`
+		} `json:"winner"`
+		RejectedAt time.Time `json:"rejected_at"`
+	} `json:"rejected"`
+}
+
+// State says what became of a put: whether its cell stands, waits for its
+// primary (it was answered 202), or was rejected.
+func (c *Client) State(ctx context.Context, datastore string, k cellog.Key) (State, error) {
+	a, err := c.do(ctx, request{method: http.MethodGet, path: cellPath(datastore, k, true) + "/state", affinity: c.affinity(datastore, k)})
+	if err != nil {
+		return State{}, err
+	}
+	var s State
+	if err := json.Unmarshal(a.body, &s); err != nil {
+		return State{}, fmt.Errorf("the state of %s: %w", k, err)
+	}
+	return s, nil
+}

@@ -48,6 +48,8 @@ func outcomeStatus(o cellog.Outcome) int {
 		return http.StatusCreated
 	case cellog.Same:
 		return http.StatusOK
+	case cellog.Buffered:
+		return http.StatusAccepted
 	default:
 		return http.StatusConflict
 	}

@@ -3,9 +3,11 @@ package httpapi
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
+	"strconv"
 
 	"github.com/cellog/cellog"
 )
@@ -23,6 +25,11 @@ func (a *API) put(w http.ResponseWriter, r *http.Request, v vars) error {
 	stored, err := a.cfg.Ingest.Put(ctx, ds, p)
 	if err != nil {
 		return err
+	}
+	if stored.Outcome == cellog.Buffered {
+		w.Header()["Cellog-Shard"] = []string{strconv.Itoa(int(stored.Shard))}
+		writeJSON(w, http.StatusAccepted, fmt.Appendf(nil, "{\"outcome\":\"buffered\",\"shard\":%d}\n", stored.Shard))
+		return nil
 	}
 	pl := placeOf(ds, p.Key, stored)
 	h := w.Header()
@@ -126,6 +133,8 @@ func (a *API) putBatch(w http.ResponseWriter, r *http.Request, v vars) error {
 		case res.Stored.Outcome == cellog.Conflict:
 			*out = problemResult(fail("conflict", "a cell is immutable: the first body stays"))
 			out.place = placeOf(ds, puts[n].Key, res.Stored)
+		case res.Stored.Outcome == cellog.Buffered:
+			*out = result{Status: http.StatusAccepted}
 		default:
 			*out = result{Status: outcomeStatus(res.Stored.Outcome), place: placeOf(ds, puts[n].Key, res.Stored)}
 		}

@@ -33,7 +33,7 @@ func (a *API) table() []route {
 	routes := []route{
 		{method: http.MethodPut, path: "/v1/{ds}/cells/{row_key}/{column}/{ref_key}", id: "putCell", handle: a.put, doc: routeDoc{
 			summary: "Store one immutable cell", query: []paramDoc{}, body: "the cell, any JSON value", media: js,
-			statuses: map[int]string{201: "stored, durable and readable", 200: "the same body stands there already"},
+			statuses: map[int]string{201: "stored, durable and readable", 202: "durable on two other machines, not readable yet: the shard's primary gives no answer", 200: "the same body stands there already"},
 			codes:    []string{"bad_row_key", "bad_column", "bad_ref_key", "invalid_json", "conflict", "body_too_large", "unsupported_media_type", "column_limit", "overloaded", "outcome_unknown"}}},
 		{method: http.MethodGet, path: "/v1/{ds}/cells/{row_key}/{column}/{ref_key}", id: "getCell", handle: a.getVersion, doc: routeDoc{
 			summary: "One version of a cell", query: []paramDoc{readParam}, statuses: cell, codes: []string{"bad_row_key", "bad_column", "bad_ref_key", "not_found"}}},

@@ -31,6 +31,9 @@ type Worker struct {
 	server *httpapi.Server
 	log    *slog.Logger
 
+	cancelDrain context.CancelFunc
+	draining    sync.WaitGroup
+
 	mu      sync.Mutex
 	started bool
 	stopped bool
@@ -45,6 +48,9 @@ func NewWorker(cfg *config.Config, env Env) (_ *Worker, err error) {
 	}
 	limits := body.Limits{Bytes: int(cfg.Limits.BodyBytes), Depth: cfg.Limits.JSONDepth}
 	ic := ingest.Config{Store: w.store, Limits: limits, QueueBytes: int64(cfg.Limits.QueueBytes), Registerer: env.Registry}
+	if !cfg.Worker.NoBuffering && len(cfg.Clusters) > 1 {
+		ic.Buffer = w.store
+	}
 	name := ""
 	if !cfg.Worker.NoForwarding {
 		w.peers = newPeers(w.store, env.log())
@@ -102,6 +108,8 @@ func (w *Worker) Start(ctx context.Context) error {
 	if w.peers != nil {
 		w.peers.start(w.advertised())
 	}
+	ctx, w.cancelDrain = context.WithCancel(context.Background())
+	w.draining.Go(func() { mysql.NewDrainer(w.store, w.final.mark).Run(ctx) })
 	w.started = true
 	w.log.Info("serving", "http", w.server.Addr())
 	return nil
@@ -178,6 +186,10 @@ func (w *Worker) Stop(ctx context.Context) error {
 		w.peers.close()
 	}
 	w.api.Close()
+	if w.cancelDrain != nil {
+		w.cancelDrain()
+		w.draining.Wait()
+	}
 	w.final.stop()
 	err = errors.Join(err, w.store.Stop(ctx))
 	if w.places != nil {

@@ -95,6 +95,10 @@ type Worker struct {
 	// NoForwarding has this worker write all cells itself, instead of sending
 	// them to the home worker of their shard, and take none. Default false.
 	NoForwarding bool `yaml:"no_forwarding"`
+	// NoBuffering has puts fail, with 503 or 504, while their shard's primary
+	// gives no answer, instead of keeping them on two machines of other
+	// clusters and answering 202. Default false.
+	NoBuffering bool `yaml:"no_buffering"`
 	// ShutdownGrace is how long a stop waits for requests in flight. Default
 	// 10s.
 	ShutdownGrace time.Duration `yaml:"shutdown_grace"`

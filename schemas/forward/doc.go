@@ -9,7 +9,7 @@
 //	request   1 byte version, then per cell: row_key 16, ref_key 8,
 //	          column 1 + n, traceparent 1 + n, body 4 + n
 //	answer    1 byte version, then per cell: 1 byte outcome (1 created, 2 same,
-//	          3 conflict), added_id 8, epoch 4, created_at 8 in µs since 1970;
+//	          3 conflict, 4 buffered), added_id 8, epoch 4, created_at 8 in µs since 1970;
 //	          or 1 byte 0, code 1 + n, text 2 + n
 //
 // NAME is the receiver's name, which only workers know (it is kept in MySQL):

@@ -113,7 +113,7 @@ func ParseResults(src []byte, n int) ([]Result, error) {
 			e := &Error{code: string(r.take(int(r.byte())))}
 			e.text = string(r.take(int(r.uint16())))
 			results[i].Err = e
-		case cellog.Outcome(outcome) > cellog.Conflict:
+		case cellog.Outcome(outcome) > cellog.Buffered:
 			return nil, fmt.Errorf("the answer to cell %d has outcome %d", i, outcome)
 		default:
 			results[i].Stored = cellog.Stored{Outcome: cellog.Outcome(outcome), AddedID: cellog.AddedID(r.uint64()), Epoch: cellog.Epoch(r.uint32()),

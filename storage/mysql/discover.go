@@ -75,11 +75,14 @@ func (s *Store) discover(ctx context.Context) error {
 		return fmt.Errorf("storage/mysql: no server answered: %w", errors.Join(errs...))
 	}
 	for _, l := range looks {
-		if l == nil || l.readOnly {
+		if l == nil {
 			continue
 		}
 		for _, sh := range l.shards {
-			s.propose(l.node, sh)
+			s.placed.Store(cellog.DatabaseName(sh.datastore, sh.shard), l.node.cluster)
+			if !l.readOnly {
+				s.propose(l.node, sh)
+			}
 		}
 	}
 	return nil

@@ -25,7 +25,7 @@ func ReadEntity(ctx context.Context, db *sql.DB, datastore string, shard cellog.
 // stored form, of one column unless it is empty. more says that the page ended
 // before upTo.
 func (s *Store) Log(ctx context.Context, datastore string, shard cellog.ShardID, after, upTo cellog.AddedID, column string, limit int, from cellog.ReadFrom) (out []cellog.Cell, more bool, o cellog.Origin, err error) {
-	o, err = s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
+	o, err = s.reading(ctx, datastore, shard, from, func(ctx context.Context, db *sql.DB, name string) error {
 		q := "SELECT " + cellFields + " FROM " + name + ".entity WHERE added_id > ? AND added_id <= ?"
 		args := []any{int64(after), int64(upTo)}
 		if column != "" {
@@ -41,7 +41,7 @@ func (s *Store) Log(ctx context.Context, datastore string, shard cellog.ShardID,
 
 // Last returns the last added_id of a shard.
 func (s *Store) Last(ctx context.Context, datastore string, shard cellog.ShardID, from cellog.ReadFrom) (last cellog.AddedID, err error) {
-	_, err = s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
+	_, err = s.reading(ctx, datastore, shard, from, func(ctx context.Context, db *sql.DB, name string) error {
 		return db.QueryRowContext(ctx, "SELECT last_added_id FROM "+name+".shard_log WHERE id = 1").Scan(&last)
 	})
 	return last, err
@@ -50,7 +50,7 @@ func (s *Store) Last(ctx context.Context, datastore string, shard cellog.ShardID
 // Before returns the highest added_id whose cell was created before a time,
 // or zero. Both are dense and never fall, so it is a binary search.
 func (s *Store) Before(ctx context.Context, datastore string, shard cellog.ShardID, at time.Time, from cellog.ReadFrom) (id cellog.AddedID, err error) {
-	_, err = s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
+	_, err = s.reading(ctx, datastore, shard, from, func(ctx context.Context, db *sql.DB, name string) error {
 		var hi cellog.AddedID
 		if err := db.QueryRowContext(ctx, "SELECT COALESCE(MAX(added_id), 0) FROM "+name+".entity").Scan(&hi); err != nil {
 			return err
@@ -124,7 +124,7 @@ func (s *Store) countUpTo(ctx context.Context, datastore string, shard cellog.Sh
 		a = anchor{}
 	}
 	var n cellog.Sequence
-	_, err := s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
+	_, err := s.reading(ctx, datastore, shard, from, func(ctx context.Context, db *sql.DB, name string) error {
 		hint := "" // a short way: along the primary key
 		if upTo-a.id > 10_000 {
 			hint = " FORCE INDEX (cell)" // a long one: the index has all that is needed, without bodies

@@ -23,6 +23,8 @@ type metrics struct {
 	duplicateLooks prometheus.Counter
 	staleRoutes    prometheus.Counter
 	nodeUp         *prometheus.GaugeVec
+	bufferedCells  *prometheus.GaugeVec
+	bufferedAge    *prometheus.GaugeVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
@@ -54,11 +56,27 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		nodeUp: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cellog_storage_node_up", Help: "Whether a server answered the last look: 1 or 0.",
 		}, []string{"cluster", "node"}),
+		bufferedCells: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "cellog_storage_buffered_cells", Help: "Copies that a server holds of cells whose primary gave no answer.",
+		}, []string{"cluster", "node"}),
+		bufferedAge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "cellog_storage_buffered_age_seconds", Help: "Age of the oldest of those copies; 0: there is none. Alert on a few minutes: a shard has no primary.",
+		}, []string{"cluster", "node"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.cells, m.batchCells, m.writeSeconds, m.redos, m.resolves, m.jointShards, m.splits, m.duplicateLooks, m.staleRoutes, m.nodeUp)
+		reg.MustRegister(m.cells, m.batchCells, m.writeSeconds, m.redos, m.resolves, m.jointShards, m.splits, m.duplicateLooks, m.staleRoutes, m.nodeUp, m.bufferedCells, m.bufferedAge)
 	}
 	return m
+}
+
+// observeBuffer takes down what a drainer saw on a node.
+func (m *metrics) observeBuffer(n *node, count int, oldest time.Time) {
+	age := 0.0
+	if count > 0 {
+		age = max(time.Since(oldest).Seconds(), 0)
+	}
+	m.bufferedCells.WithLabelValues(n.cluster, n.Name).Set(float64(count))
+	m.bufferedAge.WithLabelValues(n.cluster, n.Name).Set(age)
 }
 
 func (m *metrics) observeWrite(b *batch, took time.Duration) {

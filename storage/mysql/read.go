@@ -87,7 +87,7 @@ var errEnough = errors.New("page is full")
 
 // reading runs f on a node of the shard's cluster. A master out of reach is
 // replaced by a minion, which the origin then says.
-func (s *Store) reading(ctx context.Context, datastore string, shard cellog.ShardID, from cellog.ReadFrom, f func(db *sql.DB, name string) error) (cellog.Origin, error) {
+func (s *Store) reading(ctx context.Context, datastore string, shard cellog.ShardID, from cellog.ReadFrom, f func(ctx context.Context, db *sql.DB, name string) error) (cellog.Origin, error) {
 	var candidates []*node
 	master := ""
 	route, err := s.routes.Route(datastore, shard)
@@ -103,11 +103,20 @@ func (s *Store) reading(ctx context.Context, datastore string, shard cellog.Shar
 		return cellog.Origin{}, err
 	}
 	var errs []error
-	for _, n := range candidates {
+	for i, n := range candidates {
 		if !n.breaker.Allow() {
 			continue
 		}
-		err := f(n.read, quote(datastore, shard))
+		err := func() error {
+			if i == len(candidates)-1 {
+				return f(ctx, n.read, quote(datastore, shard))
+			}
+			// One that takes connections and gives no answers must not use up
+			// the time of those that could.
+			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			defer cancel()
+			return f(ctx, n.read, quote(datastore, shard))
+		}()
 		if unreachable(ctx, err) {
 			n.breaker.Failure()
 			errs = append(errs, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err))
@@ -148,9 +157,10 @@ func (s *Store) candidates(route storage.Route, from cellog.ReadFrom) []*node {
 	return append(masters, minions...)
 }
 
-// unreachable tells a node that gave no answer from a statement's error.
+// unreachable tells a node that gave no answer from a statement's error, and
+// from a caller whose own time was up.
 func unreachable(ctx context.Context, err error) bool {
-	return err != nil && ctx.Err() == nil && mysqlconn.IsLost(err)
+	return err != nil && ctx.Err() == nil && (mysqlconn.IsLost(err) || errors.Is(err, context.DeadlineExceeded))
 }
 
 // Newest returns the cell with the highest ref_key of a row's column, its Body
@@ -181,7 +191,7 @@ func (s *Store) list(ctx context.Context, datastore string, row uuid.UUID, from 
 		return nil, false, o, err
 	}
 	shard := cellog.ShardOf(row, n)
-	o, err = s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
+	o, err = s.reading(ctx, datastore, shard, from, func(ctx context.Context, db *sql.DB, name string) error {
 		out, more, err = cells(ctx, db, datastore, shard, limit, "SELECT "+cellFields+" FROM "+name+".entity "+where+" LIMIT "+strconv.Itoa(limit+1), args...)
 		return err
 	})
@@ -196,7 +206,7 @@ func (s *Store) Row(ctx context.Context, datastore string, row uuid.UUID, after 
 		return nil, false, o, err
 	}
 	shard := cellog.ShardOf(row, n)
-	o, err = s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
+	o, err = s.reading(ctx, datastore, shard, from, func(ctx context.Context, db *sql.DB, name string) error {
 		q := "SELECT " + cellFields + " FROM " + name + ".entity JOIN (SELECT column_name AS c, MAX(ref_key) AS r FROM " + name +
 			".entity WHERE row_key = ? AND column_name > ? GROUP BY column_name) AS newest ON column_name = c AND ref_key = r WHERE row_key = ? ORDER BY column_name LIMIT " + strconv.Itoa(limit+1)
 		out, more, err = cells(ctx, db, datastore, shard, limit, q, row[:], after, row[:])
@@ -304,7 +314,7 @@ func (s *Store) getPart(ctx context.Context, datastore string, shard cellog.Shar
 		}
 		return cellog.Origin{}, nil
 	}
-	return s.reading(ctx, datastore, shard, from, func(db *sql.DB, name string) error {
+	return s.reading(ctx, datastore, shard, from, func(ctx context.Context, db *sql.DB, name string) error {
 		var sb strings.Builder
 		args := make([]any, 0, 4*len(part))
 		for k, i := range part {

@@ -5,53 +5,109 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/storage"
 )
 
-// State says what is known of a key: it asks the shard, and then every
-// server's buffer for copies and rejections. The error is set when the shard
-// could not be asked; a server of other clusters that does not answer leaves
-// its buffer out.
+// askTimeout bounds a question to one server where another one can answer too,
+// or a part of the answer is enough.
+const askTimeout = 1500 * time.Millisecond
+
+// State says what is known of a key: it asks the shard, and every cluster's
+// buffer for copies and rejections. The error is set when the shard could not
+// be asked and no copy was found, and when nothing was found but a cluster's
+// buffer could not be asked: nobody knows then.
 func (s *Store) State(ctx context.Context, datastore string, key cellog.Key) (cellog.CellState, error) {
+	var g errgroup.Group
+	var cell cellog.Cell
+	var shardErr error
+	g.Go(func() error {
+		cell, _, shardErr = s.Version(ctx, datastore, key, cellog.Master)
+		return nil
+	})
+	buffers := make([]bufferSays, len(s.clusters))
+	for i, c := range s.clusters {
+		g.Go(func() error {
+			buffers[i] = c.buffer(ctx, datastore, key)
+			return nil
+		})
+	}
+	_ = g.Wait() // no function returns an error
 	st := cellog.CellState{State: cellog.StateUnknown}
-	c, _, err := s.Version(ctx, datastore, key, cellog.Master)
-	switch {
-	case err == nil:
-		c.Body = nil
-		st.State, st.Cell = cellog.StateStored, &c
-	case !errors.Is(err, storage.ErrNotFound):
-		return st, err
-	}
 	buffered := false
-	for _, cl := range s.clusters {
-		for _, n := range cl.nodes {
-			n.mu.Lock()
-			seen := n.seen && n.writable
-			n.mu.Unlock()
-			if !seen {
-				continue
-			}
-			b, err := bufferedOn(ctx, n, datastore, key)
-			if err != nil {
-				continue
-			}
-			buffered = buffered || b
-			rs, err := rejectedOn(ctx, n, datastore, key)
-			if err == nil {
-				st.Rejected = append(st.Rejected, rs...)
-			}
-		}
+	var errs []error
+	for _, b := range buffers {
+		buffered = buffered || b.buffered
+		st.Rejected = append(st.Rejected, b.rejected...)
+		errs = append(errs, b.err)
 	}
+	unasked := errors.Join(errs...)
 	switch {
-	case st.State == cellog.StateStored:
+	case shardErr == nil:
+		cell.Body = nil
+		st.State, st.Cell = cellog.StateStored, &cell
 	case buffered:
 		st.State = cellog.StateBuffered
+	case !errors.Is(shardErr, storage.ErrNotFound):
+		return cellog.CellState{}, shardErr
 	case len(st.Rejected) > 0:
 		st.State = cellog.StateRejected
+	case unasked != nil:
+		return cellog.CellState{}, fmt.Errorf("%w (%w)", storage.ErrUnavailable, unasked)
 	}
 	return st, nil
+}
+
+// bufferSays is what a cluster's servers know of a key besides its shard.
+type bufferSays struct {
+	buffered bool
+	rejected []cellog.Rejection
+	err      error // none of them answered
+}
+
+// buffer asks all of a cluster's servers for copies, and one of them, the
+// master if it answers, for rejections.
+func (c *cluster) buffer(ctx context.Context, datastore string, key cellog.Key) (out bufferSays) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var mu sync.Mutex // guards out and what follows
+	var answered, fromMaster bool
+	var errs []error
+	var g errgroup.Group
+	for _, n := range c.nodes {
+		g.Go(func() error {
+			buffered, err := bufferedOn(ctx, n, datastore, key)
+			var rejected []cellog.Rejection
+			if err == nil {
+				rejected, err = rejectedOn(ctx, n, datastore, key)
+			}
+			n.mu.Lock()
+			master := n.writable
+			n.mu.Unlock()
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, err)
+				return nil
+			}
+			answered = true
+			out.buffered = out.buffered || buffered
+			if !fromMaster {
+				out.rejected, fromMaster = rejected, master
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // no function returns an error
+	if !answered {
+		out.err = errors.Join(errs...)
+	}
+	return out
 }
 
 func bufferedOn(ctx context.Context, n *node, datastore string, key cellog.Key) (bool, error) {

@@ -268,7 +268,11 @@ func (s *Store) attempt(ctx context.Context, route storage.Route, b *batch) erro
 	n.breaker.Success()
 	t := &tx{s: s, conn: conn, route: route, db: quote(route.Datastore, route.Shard), batch: b, columns: &s.byName[route.Cluster].columns}
 	defer t.close()
-	return t.run(ctx)
+	err = t.run(ctx)
+	if errors.Is(err, errMaybe) && ctx.Err() != nil {
+		n.breaker.Failure() // it takes connections and gives no answers
+	}
+	return err
 }
 
 // tx is one attempt's transaction on one connection.

@@ -1,0 +1,141 @@
+package life
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/ingest/client"
+	"github.com/cellog/cellog/internal/mysqlconn"
+)
+
+// TestMasterAway freezes a master under load. Its shards' puts are answered 202
+// meanwhile, none fails, and all are there, once, when it is back.
+func TestMasterAway(t *testing.T) {
+	d := newDev(t)
+	d.start(t)
+	c, err := client.New(client.Config{URLs: []string{d.HTTP}, Budget: -1, AttemptTimeout: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	j, late := &journal{grown: make(chan struct{}, 1)}, &journal{grown: make(chan struct{}, 1)}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for range 32 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				a := acked{key: cellog.Key{Row: uuid.New(), Column: "BASE", Ref: 1}, body: fmt.Sprintf(`{"total":%d.25}`, rand.IntN(1000))}
+				res, err := c.Put(context.WithoutCancel(ctx), "trips", cellog.Put{Key: a.key, Body: []byte(a.body)})
+				switch {
+				case err != nil:
+					t.Errorf("put %s: %v", a.key, err)
+					return
+				case res.Buffered:
+					late.add(a)
+				default:
+					j.add(a)
+				}
+			}
+		})
+	}
+	defer func() { cancel(); wg.Wait() }()
+	j.waitForGrowth(t, 500)
+	var master int
+	for _, n := range d.Clusters[0].Nodes {
+		if n.Role == "master" {
+			master = n.PID
+		}
+	}
+	if master == 0 {
+		t.Fatal("no master")
+	}
+	if err := syscall.Kill(master, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	frozen := true
+	thaw := func() {
+		if frozen {
+			_ = syscall.Kill(master, syscall.SIGCONT) // gone is as good
+		}
+		frozen = false
+	}
+	defer thaw()
+	late.waitForGrowth(t, 300)
+	cancel()
+	wg.Wait()
+	// One of those meets another body once the master is back.
+	rival, rivalBody := late.cells[0], `{"total":"another"}`
+	if s, err := c.State(t.Context(), "trips", rival.key); err != nil || s.State != cellog.StateBuffered {
+		t.Errorf("a cell answered 202 is %q, want buffered (%v)", s.State, err)
+	}
+	thaw()
+	waitFor(t, time.Minute, func() error {
+		for _, a := range append(j.cells, late.cells...) {
+			cell, err := c.Get(t.Context(), "trips", a.key, client.ReadOptions{})
+			if err != nil {
+				return fmt.Errorf("acknowledged cell %s: %w", a.key, err)
+			}
+			if string(cell.Body) != a.body {
+				t.Fatalf("acknowledged cell %s: body %s, want %s", a.key, cell.Body, a.body)
+			}
+		}
+		return nil
+	})
+	if _, err := c.Put(t.Context(), "trips", cellog.Put{Key: rival.key, Body: []byte(rivalBody)}); !client.IsConflict(err) {
+		t.Errorf("another body for a cell that went in: %v, want a conflict", err)
+	}
+	t.Logf("%d cells answered 201, %d answered 202", j.len(), late.len())
+	waitFor(t, time.Minute, func() error {
+		left := 0
+		for _, cl := range d.Clusters {
+			for _, n := range cl.Nodes {
+				if n.Role == "master" {
+					left += d.buffered(t, n.Addr, n.User, n.Password)
+				}
+			}
+		}
+		if left > 0 {
+			return fmt.Errorf("%d copies are still there", left)
+		}
+		return nil
+	})
+	seen := map[cellog.Key]int{}
+	for _, cell := range readTopic(t, d, "BASE") {
+		seen[cell.Key]++
+	}
+	for _, a := range append(j.cells, late.cells...) {
+		if seen[a.key] != 1 { // a copy goes only when its cell is in Kafka
+			t.Fatalf("acknowledged cell %s is %d times in Kafka", a.key, seen[a.key])
+		}
+	}
+	waitFor(t, 3*time.Minute, func() error {
+		if out, code := d.cellog(t, "verify", "trips", "--config", d.config(t), "--format", "json"); code != 0 {
+			return errors.New("verify: " + out)
+		}
+		return nil
+	})
+	d.stop(t)
+}
+
+// buffered counts the copies on a server.
+func (d *dev) buffered(t *testing.T, addr, user, password string) (n int) {
+	t.Helper()
+	db, err := mysqlconn.Open(mysqlconn.Config{Addr: addr, User: user, Password: password})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM cellog_buffer.buffered_cells").Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
