@@ -83,3 +83,29 @@ type Rejection struct {
 	WinnerAddedID AddedID
 	RejectedAt    time.Time
 }
+
+// RejectedCell is a body that was answered 202 and then lost, or was refused.
+type RejectedCell struct {
+	Key
+	Rejection
+	Shard ShardID
+	// Body and WinnerBody are in stored form; WinnerBody is nil if there is no
+	// winner.
+	Body, WinnerBody []byte
+	// Cluster is the storage cluster that keeps this record, ID its number
+	// there. Each body is kept by the machines that held its copies, so it may
+	// be there twice.
+	Cluster string
+	ID      int64
+}
+
+// BufferedCells says how many cells of a shard a server holds that wait for the
+// shard's primary.
+type BufferedCells struct {
+	// Node is the server, cluster/node.
+	Node  string
+	Shard ShardID
+	Cells int
+	// Oldest is when the first of them was put.
+	Oldest time.Time
+}

@@ -46,6 +46,9 @@ var (
 	// the damaged cell or shard is affected; it needs an operator.
 	ErrDamaged error = &coded{"damaged", "stored data is damaged"}
 
+	// ErrBadPlace is returned for a place in a list that no list gave.
+	ErrBadPlace error = &coded{"bad_cursor", "the place is not one that the list gave"}
+
 	// ErrShards is returned by the creation of a datastore that is recorded
 	// with another number of shards: it is fixed for ever.
 	ErrShards error = &coded{"shards_differ", "the datastore exists with another number of shards"}

@@ -40,6 +40,11 @@ type Store interface {
 	// Sequences fills in the Sequence of the final cells of a page of Log.
 	Sequences(ctx context.Context, datastore string, shard cellog.ShardID, after cellog.AddedID, page []cellog.Cell, from cellog.ReadFrom) error
 	State(ctx context.Context, datastore string, key cellog.Key) (cellog.CellState, error)
+	// Rejected pages through the datastore's rejected cells; next is the place
+	// behind the page.
+	Rejected(ctx context.Context, datastore, after string, limit int) (out []cellog.RejectedCell, next string, more bool, err error)
+	// Buffered says whose cells wait for their primary.
+	Buffered(ctx context.Context, datastore string) ([]cellog.BufferedCells, error)
 }
 
 // Index answers queries of secondary indexes. The result is encoded as JSON.

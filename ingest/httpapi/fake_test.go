@@ -15,6 +15,7 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/ingest"
+	"github.com/cellog/cellog/schemas/body"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -223,6 +224,39 @@ func (f *fake) State(ctx context.Context, ds string, key cellog.Key) (cellog.Cel
 		return cellog.CellState{State: cellog.StateRejected, Rejected: []cellog.Rejection{{Reason: "conflict", WinnerEpoch: 1, WinnerAddedID: 7}}}, nil
 	}
 	return cellog.CellState{State: cellog.StateStored, Cell: &c}, err
+}
+
+func (f *fake) Rejected(_ context.Context, _, after string, _ int) ([]cellog.RejectedCell, string, bool, error) {
+	done, err := f.call("Rejected")
+	if err != nil {
+		return nil, "", false, err
+	}
+	defer done()
+	if after != "" {
+		return nil, after, false, nil
+	}
+	return []cellog.RejectedCell{
+		{Key: cellog.Key{Column: "BASE", Ref: 1}, Shard: 1, Body: mustEncode(`{"a":1}`), WinnerBody: mustEncode(`2`), Cluster: "c1", ID: 7,
+			Rejection: cellog.Rejection{Reason: "conflict", WinnerEpoch: 1, WinnerAddedID: 7}},
+		{Key: cellog.Key{Column: "BASE", Ref: 2}, Body: mustEncode(`3`), Cluster: "c1", ID: 8, Rejection: cellog.Rejection{Reason: "column_limit"}},
+	}, "0:8", true, nil
+}
+
+func (f *fake) Buffered(context.Context, string) ([]cellog.BufferedCells, error) {
+	done, err := f.call("Buffered")
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return []cellog.BufferedCells{{Node: "c1/n1", Shard: 1, Cells: 3, Oldest: time.Unix(0, 0)}}, nil
+}
+
+func mustEncode(text string) []byte {
+	b, err := body.Encode(nil, []byte(text), body.Limits{})
+	if err != nil {
+		panic(err)
+	}
+	return b
 }
 
 // newTestAPI returns an API over a fake store.

@@ -70,6 +70,13 @@ func (a *API) table() []route {
 		{method: http.MethodGet, path: "/v1/{ds}/indexes/{index}", id: "queryIndex", handle: a.queryIndex, doc: routeDoc{
 			summary:  "Rows of a secondary index: field=v, field.ne=, .lt=, .lte=, .gt=, .gte=, .in=a,b",
 			statuses: map[int]string{200: "a page of index entries"}, codes: []string{"unknown_index", "no_indexes"}}},
+		{method: http.MethodGet, path: "/v1/{ds}/rejected", id: "getRejected", handle: a.getRejected, doc: routeDoc{
+			summary:  "Cells that were answered 202 and then lost to another body, or were refused: both bodies, and where the winner is",
+			query:    []paramDoc{{"after", "the next of the page before"}, limitParam},
+			statuses: map[int]string{200: "a page of rejected cells; next is the place behind it, now or later"}, codes: []string{"bad_cursor"}}},
+		{method: http.MethodGet, path: "/v1/{ds}/buffered", id: "getBuffered", handle: a.getBuffered, doc: routeDoc{
+			summary: "How many cells wait for their shard's primary, by shard and server; each is on two servers", query: []paramDoc{},
+			statuses: map[int]string{200: "the counts, empty when all is well"}}},
 		{method: http.MethodPost, path: "/internal/cells/{ds}", id: "forwardedCells", handle: a.takeForwarded, internal: true, doc: routeDoc{query: []paramDoc{}}},
 		{method: http.MethodGet, path: "/openapi.json", id: "getOpenAPI", handle: a.getOpenAPI, doc: routeDoc{
 			summary: "This description", query: []paramDoc{}, statuses: map[int]string{200: "OpenAPI 3.1"}}},

@@ -122,6 +122,10 @@ func TestBufferAndDrain(t *testing.T) {
 		}
 		return errs[0] == nil
 	})
+	counts, err := st.Buffered(t.Context(), st.ds)
+	if err != nil || len(counts) != 2 || counts[0].Cells != 3 || counts[1].Cells != 3 || time.Since(counts[0].Oldest).Abs() > time.Hour {
+		t.Errorf("%+v %v", counts, err)
+	}
 	if s, err := st.State(t.Context(), st.ds, puts[0].Key); err != nil || s.State != cellog.StateBuffered {
 		t.Errorf("before the drain: %+v %v", s, err)
 	}
@@ -148,6 +152,25 @@ func TestBufferAndDrain(t *testing.T) {
 	}
 	if got := b1.Query(t, "SELECT winner_body = ? FROM cellog_buffer.rejected_cells WHERE datastore = ?", other.Body, st.ds); got != "1" {
 		t.Errorf("the winner's body is not with the loser's")
+	}
+	seen := 0
+	for after, more := "", true; more; {
+		var page []cellog.RejectedCell
+		if page, after, more, err = st.Rejected(t.Context(), st.ds, after, 1); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range page {
+			seen++
+			if r.Key != puts[2].Key || string(r.Body) != string(puts[2].Body) || string(r.WinnerBody) != string(other.Body) || r.WinnerAddedID != 1 || r.Cluster == "c0" {
+				t.Errorf("%+v", r)
+			}
+		}
+	}
+	if seen != 2 {
+		t.Errorf("%d rejected cells listed, want one on each holder", seen)
+	}
+	if _, _, _, err := st.Rejected(t.Context(), st.ds, "x", 1); !errors.Is(err, storage.ErrBadPlace) {
+		t.Errorf("a bad place: %v", err)
 	}
 	if len(d.answered) != 0 {
 		t.Errorf("%d copies kept in mind", len(d.answered))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -77,6 +78,9 @@ func TestMasterAway(t *testing.T) {
 	if s, err := c.State(t.Context(), "trips", rival.key); err != nil || s.State != cellog.StateBuffered {
 		t.Errorf("a cell answered 202 is %q, want buffered (%v)", s.State, err)
 	}
+	if out, code := d.cellog(t, "buffer", "list", "trips", "--url", d.HTTP, "--format", "json"); code != 0 || !strings.Contains(out, `"cells":`) {
+		t.Errorf("buffer list: exit %d: %s", code, out)
+	}
 	thaw()
 	waitFor(t, time.Minute, func() error {
 		for _, a := range append(j.cells, late.cells...) {
@@ -108,6 +112,12 @@ func TestMasterAway(t *testing.T) {
 		}
 		return nil
 	})
+	if out, code := d.cellog(t, "buffer", "list", "trips", "--url", d.HTTP); code != 0 || out != "no cell waits\n" {
+		t.Errorf("buffer list: exit %d: %s", code, out)
+	}
+	if out, code := d.cellog(t, "buffer", "rejects", "trips", "--url", d.HTTP); code != 0 || out != "no cell was rejected\n" {
+		t.Errorf("buffer rejects: exit %d: %s", code, out)
+	}
 	seen := map[cellog.Key]int{}
 	for _, cell := range readTopic(t, d, "BASE") {
 		seen[cell.Key]++

@@ -88,13 +88,16 @@ func TestKillEverything(t *testing.T) {
 	d.start(t)
 	c := d.client(t)
 	for _, a := range j.cells {
-		cell, err := c.Get(t.Context(), "trips", a.key, client.ReadOptions{})
-		if err != nil {
-			t.Fatalf("acknowledged cell %s: %v", a.key, err)
-		}
-		if string(cell.Body) != a.body {
-			t.Fatalf("acknowledged cell %s: body %s, want %s", a.key, cell.Body, a.body)
-		}
+		waitFor(t, time.Minute, func() error { // one answered 202 may have to be drained first
+			cell, err := c.Get(t.Context(), "trips", a.key, client.ReadOptions{})
+			if err != nil {
+				return fmt.Errorf("acknowledged cell %s: %w", a.key, err)
+			}
+			if string(cell.Body) != a.body {
+				t.Fatalf("acknowledged cell %s: body %s, want %s", a.key, cell.Body, a.body)
+			}
+			return nil
+		})
 	}
 	waitFor(t, 3*time.Minute, func() error {
 		seen := make(map[cellog.Key]int)
