@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
@@ -85,6 +86,10 @@ func cells(ctx context.Context, db querier, datastore string, shard cellog.Shard
 
 var errEnough = errors.New("page is full")
 
+// readTimeout bounds a read of one server where another one can answer too. It
+// is long enough for a full page from a busy disk.
+const readTimeout = 3 * time.Second
+
 // reading runs f on a node of the shard's cluster. A master out of reach is
 // replaced by a minion, which the origin then says.
 func (s *Store) reading(ctx context.Context, datastore string, shard cellog.ShardID, from cellog.ReadFrom, f func(ctx context.Context, db *sql.DB, name string) error) (cellog.Origin, error) {
@@ -113,7 +118,7 @@ func (s *Store) reading(ctx context.Context, datastore string, shard cellog.Shar
 			}
 			// One that takes connections and gives no answers must not use up
 			// the time of those that could.
-			ctx, cancel := context.WithTimeout(ctx, askTimeout)
+			ctx, cancel := context.WithTimeout(ctx, readTimeout)
 			defer cancel()
 			return f(ctx, n.read, quote(datastore, shard))
 		}()
