@@ -12,7 +12,7 @@ GOTEST    := $(GO) test -race -timeout 30m
 # own time: make test runs them with it, other flavours and brokers without.
 GOLIFE    := $(GO) test -count=1 -timeout 30m
 
-.PHONY: help setup setup-all build demo test lint fmt bench integration interop life soak mysql kafka ci clean
+.PHONY: help setup setup-all build demo test lint fmt bench integration interop life chaos soak mysql kafka ci clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,6 +66,9 @@ interop: kafka ## Read our topics with kcat, Python and Java clients, on the emb
 
 life: setup ## Run only the tests that take cells from HTTP to the index, with crashes in between.
 	$(GOTEST) -count=1 -v ./tests/life/...
+
+chaos: setup ## Inject faults for DURATION seconds (default 120) from SEED, and check every answer.
+	CELLOG_SEED=$(SEED) CELLOG_CHAOS_SECONDS=$(or $(DURATION),120) $(GOLIFE) -v -run TestChaos ./tests/life
 
 soak: setup ## Run the seeded crash and order suites again and again (SOAK_MINUTES=30); results go to docs/soak.tsv.
 	tools/soak.sh $${SOAK_MINUTES:-30}

@@ -29,6 +29,12 @@ type extra struct {
 	cmd         *exec.Cmd
 }
 
+// end kills the worker. Twice is fine.
+func (w *extra) end() {
+	_ = w.cmd.Process.Kill() // gone is as good
+	_ = w.cmd.Wait()
+}
+
 // addWorker starts `cellog worker run` over a dev's servers.
 func (d *dev) addWorker(t *testing.T, config string, n int) *extra {
 	t.Helper()
@@ -47,10 +53,7 @@ func (d *dev) addWorker(t *testing.T, config string, n int) *extra {
 	if err := w.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = w.cmd.Process.Kill() // gone is as good
-		_ = w.cmd.Wait()
-	})
+	t.Cleanup(w.end)
 	waitFor(t, time.Minute, func() error {
 		resp, err := http.Get("http://" + w.admin + "/readyz")
 		if err != nil {
