@@ -45,6 +45,9 @@ Exit codes: 0 clean, 1 it could not be played to its end, 3 differences.`,
 			if err := checkFormat(format); err != nil {
 				return err
 			}
+			if err := d.CheckPlay(); err != nil {
+				return exitError{exitUsage, err}
+			}
 			if !cmd.Flags().Changed("seed") {
 				d.Seed = rand.Uint64() >> 32
 			}

@@ -62,15 +62,26 @@ func (c Config) withDefaults() Config {
 }
 
 func (c Config) validate() error {
-	switch {
-	case c.URL == "" || len(c.Kafka.Addrs) == 0 || c.Billing == nil || c.Verify == nil:
+	if c.URL == "" || len(c.Kafka.Addrs) == 0 || c.Billing == nil || c.Verify == nil {
 		return errors.New("demo: URL, Kafka, Billing and Verify are required")
-	case c.For < time.Second || c.For > 24*time.Hour:
-		return fmt.Errorf("demo: it lasts %s: want 1 s to 24 h", c.For)
-	case c.Rate <= 0 || c.Rate > 10000:
-		return fmt.Errorf("demo: a rate of %g trips a second: want more than 0 and at most 10,000", c.Rate)
+	}
+	if err := c.CheckPlay(); err != nil {
+		return err
 	}
 	return cellog.CheckDatastore(c.Datastore)
+}
+
+// CheckPlay returns an error unless For and Rate can be played as they are,
+// so that a caller finds a typo before it starts servers. It knows no
+// defaults: zero is refused.
+func (c Config) CheckPlay() error {
+	switch {
+	case c.For < time.Second || c.For > 24*time.Hour:
+		return fmt.Errorf("demo: it lasts %s: want 1 s to 24 h", c.For)
+	case !(c.Rate > 0 && c.Rate <= 10000): // so that NaN is refused too
+		return fmt.Errorf("demo: a rate of %g trips a second: want more than 0 and at most 10,000", c.Rate)
+	}
+	return nil
 }
 
 // Report is how a demo ended.
