@@ -20,11 +20,14 @@ func Inspect(ctx context.Context, cfg *config.Config, env Env) []doctor.Finding 
 	var found []doctor.Finding
 	datastores := map[string]storage.Datastore{}
 	var clusters []string
+	var servers []doctor.Server
 	for i := range cfg.Clusters {
 		c := &cfg.Clusters[i]
 		clusters = append(clusters, c.Name)
-		found = append(found, inspectCluster(ctx, cfg, c, datastores)...)
+		f, s := inspectCluster(ctx, cfg, c, datastores)
+		found, servers = append(found, f...), append(servers, s...)
 	}
+	found = append(found, doctor.Machines(servers)...)
 	s := doctor.Stream{Kafka: kafkaConfig(cfg, env, "cellog-doctor"), Prefix: cfg.Kafka.Prefix, Clusters: clusters}
 	for _, d := range datastores {
 		s.Datastores = append(s.Datastores, doctor.Datastore{Name: d.Name, Partitions: d.Partitions})
@@ -32,9 +35,7 @@ func Inspect(ctx context.Context, cfg *config.Config, env Env) []doctor.Finding 
 	return append(found, doctor.Kafka(ctx, s)...)
 }
 
-func inspectCluster(ctx context.Context, cfg *config.Config, c *config.Cluster, datastores map[string]storage.Datastore) []doctor.Finding {
-	var found []doctor.Finding
-	var servers []doctor.Server
+func inspectCluster(ctx context.Context, cfg *config.Config, c *config.Cluster, datastores map[string]storage.Datastore) (found []doctor.Finding, servers []doctor.Server) {
 	for _, n := range c.Nodes {
 		db, err := openAdmin(c, n.Name)
 		if err != nil {
@@ -62,7 +63,7 @@ func inspectCluster(ctx context.Context, cfg *config.Config, c *config.Cluster, 
 			found = append(found, doctor.Finding{Where: n.Name, Check: "connection", Level: doctor.Warn, Found: err.Error()})
 		}
 	}
-	return append(found, doctor.Cluster(c.Name, servers)...)
+	return append(found, doctor.Cluster(c.Name, servers)...), servers
 }
 
 func inspectWorker(ctx context.Context, c *config.Cluster, n config.Node, database string) []doctor.Finding {

@@ -238,3 +238,38 @@ func TestKafka(t *testing.T) {
 		t.Errorf("no brokers: %+v", found)
 	}
 }
+
+// A minion that follows a server of another cluster is found, and so is one
+// server that stands in the configuration twice, by its port and its socket.
+func TestStrangersAndTwins(t *testing.T) {
+	c, lone := mysqltest.Cluster(t, 1), mysqltest.Start(t)
+	see := func(cluster, name string, n *mysqltest.Node) Server {
+		t.Helper()
+		_, s := MySQL(t.Context(), Node{Cluster: cluster, Name: name, DB: n.DB(t, "")})
+		if s.ID == "" || s.Machine == "" {
+			t.Fatalf("%+v", s)
+		}
+		return s
+	}
+	master, minion, other := see("c0", "a", c.Master), see("c0", "b", c.Minions[0]), see("c1", "c", lone)
+	if other.ID == master.ID { // its id must differ for it to be a stranger
+		lone.Exec(t, "SET GLOBAL server_id = 4711")
+		other = see("c1", "c", lone)
+	}
+	if minion.Source != master.ID || master.Source != "" {
+		t.Errorf("the minion follows %q, the master is %q and follows %q", minion.Source, master.ID, master.Source)
+	}
+	if f := worstOf(Cluster("c0", []Server{master, minion}), "replication source"); f.Level != "absent" {
+		t.Errorf("%+v", f)
+	}
+	if f := worstOf(Cluster("c1", []Server{other, minion}), "replication source"); f.Level != Bad {
+		t.Errorf("a minion of another cluster: %+v", f)
+	}
+	if f := Machines([]Server{master, minion, other, {}, {}}); len(f) != 0 {
+		t.Errorf("%+v", f)
+	}
+	twin := see("c1", "d", c.Master)
+	if f := Machines([]Server{master, minion, twin}); len(f) != 1 || f[0].Level != Bad || f[0].Where != "d" || !strings.Contains(f[0].Found, "c0/a") {
+		t.Errorf("%+v", f)
+	}
+}

@@ -27,6 +27,11 @@ type Server struct {
 	Writable bool
 	// Reached is false when the server did not answer.
 	Reached bool
+	// ID is its server_id, Source that of the server from which it replicates;
+	// empty where there is none.
+	ID, Source string
+	// Machine names the running server, by whatever address it was reached.
+	Machine string
 }
 
 // setting is a server variable that cellog relies on.
@@ -103,10 +108,36 @@ func MySQL(ctx context.Context, n Node) ([]Finding, Server) {
 		}
 	}
 	found = append(found, n.packet(ctx))
-	if f, ok := n.replication(ctx, s); ok {
+	if f, ok := n.replication(ctx, &s); ok {
 		found = append(found, f)
 	}
+	// What is not known is not compared.
+	var host, port, dir string
+	if err := n.DB.QueryRowContext(ctx, "SELECT @@global.server_id, @@hostname, @@port, @@datadir").Scan(&s.ID, &host, &port, &dir); err == nil {
+		s.Machine = host + ":" + port + ":" + dir
+	}
 	return found, s
+}
+
+// Machines finds servers that stand in the configuration twice, by different
+// addresses: two clusters that share one would number the same shards.
+func Machines(servers []Server) []Finding {
+	var out []Finding
+	first := map[string]Node{}
+	for _, s := range servers {
+		if s.Machine == "" {
+			continue
+		}
+		other, twice := first[s.Machine]
+		if !twice {
+			first[s.Machine] = s.Node
+			continue
+		}
+		out = append(out, Finding{Where: s.Node.Name, Check: "a server of its own", Level: Bad, Found: "the server of " + other.Cluster + "/" + other.Name,
+			Want: "one server per node", Why: "copies on one machine are no copies, and two clusters would write the same shards",
+			Fix: "correct clusters[].nodes[].addr"})
+	}
+	return out
 }
 
 // version wants MySQL 8.4 and MariaDB 10.6, the oldest that cellog knows.
@@ -182,7 +213,7 @@ func (n Node) packet(ctx context.Context) Finding {
 
 // replication wants both threads of a minion to run. ok is false for a server
 // that is none: it takes writes, and replicates from nobody.
-func (n Node) replication(ctx context.Context, s Server) (f Finding, ok bool) {
+func (n Node) replication(ctx context.Context, s *Server) (f Finding, ok bool) {
 	f = Finding{Where: n.Name, Check: "replication", Level: OK, Want: "running"}
 	query, prefix := "SHOW REPLICA STATUS", "Replica"
 	if s.MariaDB {
@@ -198,6 +229,7 @@ func (n Node) replication(ctx context.Context, s Server) (f Finding, ok bool) {
 		f.Why, f.Fix = "a read-only server that replicates from nobody holds old cells", "replicate from the cluster's master, with GTIDs"
 		return f, !s.Writable
 	}
+	s.Source = status["Source_Server_Id"] + status["Master_Server_Id"] // a flavour has one of them
 	io, apply := status[prefix+"_IO_Running"], status[prefix+"_SQL_Running"]
 	f.Found = "io " + io + ", sql " + apply
 	if io != "Yes" || apply != "Yes" {
@@ -270,7 +302,26 @@ func Cluster(name string, servers []Server) []Finding {
 	if len(servers) < 2 {
 		m.Level, m.Why, m.Fix = Warn, "the master's machine is the only one that has the newest cells", "add a replica to the cluster"
 	}
-	return append(out, m)
+	return append(append(out, m), sources(servers)...)
+}
+
+// sources wants every minion to replicate from a server of its own cluster:
+// another's would bring it other shards' cells, and never its own.
+func sources(servers []Server) (out []Finding) {
+	ids := map[string]bool{}
+	for _, s := range servers {
+		if !s.Reached {
+			return nil // that one may be the source
+		}
+		ids[s.ID] = true
+	}
+	for _, s := range servers {
+		if s.Source != "" && s.Source != "0" && !ids[s.Source] {
+			out = append(out, Finding{Where: s.Node.Name, Check: "replication source", Level: Bad, Found: "server_id " + s.Source, Want: "a node of cluster " + s.Node.Cluster,
+				Why: "it follows a server that is not of its cluster", Fix: "point it to the cluster's master, or correct clusters[].nodes"})
+		}
+	}
+	return out
 }
 
 // Worker tries whether the worker's account may change cells of a shard on its
