@@ -111,6 +111,16 @@ func TestDefaultsDoNotOverwrite(t *testing.T) {
 	}
 }
 
+// Of a file that says nothing only what is required is missed.
+func TestEmptyFile(t *testing.T) {
+	for _, text := range []string{"", "\n", "# nothing yet\n", "---\n"} {
+		_, err := Parse("x.yml", []byte(text))
+		if err == nil || !strings.Contains(err.Error(), "kafka.brokers: want at least one") || strings.Contains(err.Error(), "worker.") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
 func TestSecretsNeverPrint(t *testing.T) {
 	s := NewSecret("hunter2")
 	var log strings.Builder

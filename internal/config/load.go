@@ -60,9 +60,11 @@ func parse(name string, text []byte) (*Config, *ast.File, error) {
 	if len(file.Docs) > 1 {
 		return nil, nil, fmt.Errorf("%s: want one YAML document, found %d", name, len(file.Docs))
 	}
-	d := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict())
-	if err := d.Decode(&cfg); err != nil && !errors.Is(err, io.EOF) {
-		return nil, nil, placed(name, err)
+	if !empty(file) {
+		d := yaml.NewDecoder(bytes.NewReader(text), yaml.Strict())
+		if err := d.Decode(&cfg); err != nil && !errors.Is(err, io.EOF) {
+			return nil, nil, placed(name, err)
+		}
 	}
 	// An empty section ("worker:") sets nothing.
 	for i := range cfg.Datastores {
@@ -74,6 +76,17 @@ func parse(name string, text []byte) (*Config, *ast.File, error) {
 		return nil, nil, err
 	}
 	return &cfg, file, nil
+}
+
+// empty says whether a file sets nothing; the decoder would then wipe the
+// defaults.
+func empty(file *ast.File) bool {
+	for _, d := range file.Docs {
+		if _, comment := d.Body.(*ast.CommentGroupNode); d.Body != nil && !comment {
+			return false
+		}
+	}
+	return true
 }
 
 // placed turns an error of the YAML library into file:line:column: message. It

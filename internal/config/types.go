@@ -5,6 +5,9 @@ import (
 	"log/slog"
 	"strconv"
 	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
 )
 
 // Secret is text that prints as asterisks everywhere; Reveal gives it.
@@ -76,6 +79,19 @@ func (b *Bytes) UnmarshalText(text []byte) error {
 	n, err := ParseBytes(string(text))
 	*b = n
 	return err
+}
+
+// UnmarshalYAML reads a scalar as UnmarshalText does. It is here because of
+// the error, which the library gives a place only if it comes with a token.
+func (b *Bytes) UnmarshalYAML(node ast.Node) error {
+	scalar, ok := node.(ast.ScalarNode)
+	if !ok {
+		return &yaml.SyntaxError{Message: "want a number of bytes such as 8388608, 512KiB or 8MiB", Token: node.GetToken()}
+	}
+	if err := b.UnmarshalText([]byte(fmt.Sprint(scalar.GetValue()))); err != nil {
+		return &yaml.SyntaxError{Message: err.Error(), Token: node.GetToken()}
+	}
+	return nil
 }
 
 // MarshalText writes what String returns.
