@@ -27,7 +27,8 @@ func newConsume() *cobra.Command {
 		Short: "Print a column's records from Kafka, committed ones only",
 		Long: `Print the records of a column's topic as they are in Kafka, in offset order per partition, committed ones only
 (other clients must set isolation.level=read_committed). DATASTORE._all is the merged topic, where there is one.
-It follows the topic until it is interrupted, unless --until-end or --count is given.`,
+It follows the topic until it is interrupted, unless --until-end or --count is given. A topic that is not there yet
+is waited for. With --from TIME no record of an earlier time is printed.`,
 		Example: `  cellog consume trips.BASE --from zero --until-end --format json
   cellog consume trips.STATUS --from latest
   cellog consume trips.BASE --from 2026-03-01T00:00:00Z --count 10`,
@@ -59,7 +60,7 @@ It follows the topic until it is interrupted, unless --until-end or --count is g
 			if err != nil {
 				return err
 			}
-			return consume(cmd.Context(), brokers, cellog.TopicName(prefix, datastore, column), start, untilEnd, count, recordPrinter(cmd.OutOrStdout(), format))
+			return consume(cmd.Context(), brokers, cellog.TopicName(prefix, datastore, column), start, untilEnd, count, recordPrinter(cmd.OutOrStdout(), format), cmd.ErrOrStderr())
 		},
 	}
 	t.kafkaFlags(cmd)
@@ -71,7 +72,7 @@ It follows the topic until it is interrupted, unless --until-end or --count is g
 	return cmd
 }
 
-func consume(ctx context.Context, brokers []string, topic string, from kafka.From, untilEnd bool, count int, show func(kafka.Delivery) error) error {
+func consume(ctx context.Context, brokers []string, topic string, from kafka.From, untilEnd bool, count int, show func(kafka.Delivery) error, stderr io.Writer) error {
 	c, err := kafka.NewConsumer(kafka.ConsumerConfig{Config: kafka.Config{Addrs: brokers, ClientID: "cellog-consume"}})
 	if err != nil {
 		return err
@@ -79,6 +80,9 @@ func consume(ctx context.Context, brokers []string, topic string, from kafka.Fro
 	defer c.Close()
 	n := 0
 	each := func(d kafka.Delivery) error {
+		if from.Before(d.Time) {
+			return nil
+		}
 		if err := show(d); err != nil {
 			return err
 		}
@@ -100,6 +104,17 @@ func consume(ctx context.Context, brokers []string, topic string, from kafka.Fro
 			return nil
 		}
 		return err
+	}
+	spans, err := c.Spans(ctx, from, topic)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if len(spans) == 0 {
+		// A typo would otherwise wait for ever without a word.
+		fmt.Fprintf(stderr, "there is no topic %s yet; waiting for the column's first cell\n", topic)
 	}
 	err = c.Follow(ctx, from, []string{topic}, each)
 	if errors.Is(err, errEnough) || ctx.Err() != nil {

@@ -2,6 +2,7 @@ package life
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -81,6 +82,9 @@ func TestMasterAway(t *testing.T) {
 	if out, code := d.cellog(t, "buffer", "list", "trips", "--url", d.HTTP, "--format", "json"); code != 0 || !strings.Contains(out, `"cells":`) {
 		t.Errorf("buffer list: exit %d: %s", code, out)
 	}
+	if out, code := d.cellog(t, "cluster", "list", "--config", d.config(t)); code != 3 || !strings.Contains(out, "does not answer") {
+		t.Errorf("cluster list: exit %d: %s", code, out)
+	}
 	thaw()
 	waitFor(t, time.Minute, func() error {
 		for _, a := range append(j.cells, late.cells...) {
@@ -117,6 +121,35 @@ func TestMasterAway(t *testing.T) {
 	}
 	if out, code := d.cellog(t, "buffer", "rejects", "trips", "--url", d.HTTP); code != 0 || out != "no cell was rejected\n" {
 		t.Errorf("buffer rejects: exit %d: %s", code, out)
+	}
+	var clusters []struct {
+		Term   int
+		State  string
+		Opened string
+		Nodes  []struct {
+			Role         string
+			Shards, Open int
+			LagSeconds   *float64 `json:"lag_seconds"`
+		}
+	}
+	out, code := d.cellog(t, "cluster", "list", "--config", d.config(t), "--format", "json")
+	if err := json.Unmarshal([]byte(out), &clusters); err != nil || code != 0 || len(clusters) != 2 {
+		t.Errorf("cluster list: exit %d: %s (%v)", code, out, err)
+	}
+	open := 0
+	for _, cl := range clusters {
+		for _, n := range cl.Nodes {
+			open += n.Open
+			if n.LagSeconds == nil || n.Shards != shards/2 {
+				t.Errorf("%+v", n)
+			}
+		}
+		if cl.Term != 1 || cl.State != "open" || cl.Opened == "" {
+			t.Errorf("%+v", cl)
+		}
+	}
+	if open != shards {
+		t.Errorf("%d of %d shards are open", open, shards)
 	}
 	seen := map[cellog.Key]int{}
 	for _, cell := range readTopic(t, d, "BASE") {
