@@ -11,6 +11,8 @@ import (
 	"syscall"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/cellog/cellog/internal/freeport"
 )
 
 // never is an interval in milliseconds that no process outlives (100 years).
@@ -44,6 +46,12 @@ type Broker struct {
 func Start(cfg Config) (*Broker, error) {
 	if cfg.Dir == "" {
 		return nil, errors.New("devbroker: dir is empty")
+	}
+	if cfg.Port == 0 {
+		var err error
+		if cfg.Port, err = freeport.Take(1); err != nil {
+			return nil, fmt.Errorf("devbroker: %w", err)
+		}
 	}
 	if cfg.Port < 0 || cfg.Port > 65535 {
 		return nil, fmt.Errorf("devbroker: port %d: want 1 to 65535, or 0 for a free one", cfg.Port)

@@ -47,15 +47,21 @@ func FromZero() From { return From{} }
 // for a column's first cell gets it.
 func FromLatest() From { return From{latest: true} }
 
-// FromTime starts with the first record whose time is t or later. Record times
-// have milliseconds: t is rounded down to one. No record is older than 1970,
-// and below it the protocol has other meanings.
+// FromTime starts with the first record whose time is t or later, as the
+// broker finds it: the embedded one knows only where a batch begins, a time to
+// come is like latest, and shards that share a partition mix their times. Who
+// wants no older record asks Before. Record times have milliseconds: t is
+// rounded down to one. No record is older than 1970, and below it the protocol
+// has other meanings.
 func FromTime(t time.Time) From {
 	if t.UnixMilli() < 0 {
 		return FromZero()
 	}
 	return From{time: t}
 }
+
+// Before says whether t is before the time to start at, if there is one.
+func (f From) Before(t time.Time) bool { return t.UnixMilli() < f.time.UnixMilli() && !f.time.IsZero() }
 
 // Zero says whether the start is the first record there is.
 func (f From) Zero() bool { return !f.latest && f.time.IsZero() }

@@ -74,14 +74,7 @@ func newApache(t testing.TB) (*apache, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &apache{script: script, dir: dir}
-	for range 5 { // the controller wants the next port, too
-		b.port = freePort(t)
-		if l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(b.port+1))); err == nil {
-			_ = l.Close()
-			break
-		}
-	}
+	b := &apache{script: script, dir: dir, port: freePort(t)}
 	if err := b.start(); err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, err

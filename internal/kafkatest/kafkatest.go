@@ -13,6 +13,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"go.uber.org/goleak"
+
+	"github.com/cellog/cellog/internal/freeport"
 )
 
 // EnvKafka names the environment variable that chooses the broker: "real" for
@@ -141,12 +143,9 @@ func (f *fake) stop() {
 
 func freePort(t testing.TB) int {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	p, err := freeport.Take(2) // a KRaft controller wants the next port, too
 	if err != nil {
 		t.Fatalf("kafkatest: %v", err)
 	}
-	if err := l.Close(); err != nil {
-		t.Fatalf("kafkatest: %v", err)
-	}
-	return l.Addr().(*net.TCPAddr).Port
+	return p
 }

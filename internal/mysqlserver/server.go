@@ -20,6 +20,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cellog/cellog/internal/freeport"
 	"github.com/cellog/cellog/internal/mysqlconn"
 )
 
@@ -163,12 +164,14 @@ func socketPath(dir string) (string, error) {
 
 // choosePort returns want, or a free port, after a look whether it is free.
 func choosePort(want int) (int, error) {
+	if want == 0 {
+		return freeport.Take(1)
+	}
 	l, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(want)))
 	if err != nil {
 		return 0, fmt.Errorf("%w: 127.0.0.1:%d: %w", ErrPortTaken, want, err)
 	}
-	port := l.Addr().(*net.TCPAddr).Port
-	return port, l.Close()
+	return want, l.Close()
 }
 
 // launch starts the process and waits until it answers.

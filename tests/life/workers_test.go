@@ -21,6 +21,7 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/ingest/client"
+	"github.com/cellog/cellog/internal/freeport"
 )
 
 // extra is a worker beside a dev's own.
@@ -71,12 +72,11 @@ func (d *dev) addWorker(t *testing.T, config string, n int) *extra {
 // freeAddr returns an address where nobody listened just now.
 func freeAddr(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	p, err := freeport.Take(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(p))
 }
 
 // withListeners replaces the addresses of worker and admin in a printed
