@@ -64,6 +64,11 @@ func (in *Ingest) Stop(ctx context.Context) error {
 	}
 	in.mu.Unlock()
 	select {
+	case <-in.idle: // also when the time is up
+		return nil
+	default:
+	}
+	select {
 	case <-in.idle:
 		return nil
 	case <-ctx.Done():

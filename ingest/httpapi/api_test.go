@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -372,5 +373,43 @@ func TestTraceparentIsStored(t *testing.T) {
 	do(a, "PUT", path, `1`, "Traceparent", trace)
 	if w := do(a, "GET", path, ""); w.Header().Get("Cellog-Traceparent") != trace {
 		t.Errorf("%d %v", w.Code, w.Header())
+	}
+}
+
+// A client that sends its body a byte at a time does not decide how a worker
+// ends: when the grace is over it is cut off, and that is no error.
+func TestStopCutsOffADawdler(t *testing.T) {
+	a := newTestAPI(t, nil)
+	srv := NewServer(a, "127.0.0.1:0")
+	if err := srv.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c, err := net.Dial("tcp", srv.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := fmt.Fprintf(c, "PUT /v1/trips/cells/%s/BASE/1 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n1", aRow); err != nil {
+		t.Fatal(err)
+	}
+	for limit := time.Now().Add(10 * time.Second); a.bytes.Load() == 0; time.Sleep(time.Millisecond) { // it has begun to read
+		if time.Now().After(limit) {
+			t.Fatal("the request was not begun")
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := srv.Stop(ctx); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if err := a.cfg.Ingest.Stop(ctx); err != nil { // nothing was queued
+		t.Errorf("ingest: %v", err)
+	}
+	if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	var timeout net.Error
+	if _, err := io.ReadAll(c); errors.As(err, &timeout) && timeout.Timeout() {
+		t.Error("the connection lives on")
 	}
 }

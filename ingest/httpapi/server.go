@@ -73,8 +73,9 @@ func (s *Server) Addr() string {
 func (s *Server) Failed() <-chan error { return s.failed }
 
 // Stop takes no new requests, ends the streams of events, and waits for the
-// requests in flight until ctx is done; then it cuts them off. Stopping twice
-// is safe.
+// requests in flight until ctx is done; then it cuts them off, which is no
+// error: a client that dawdles must not decide how a worker ends. Stopping
+// twice is safe.
 func (s *Server) Stop(ctx context.Context) error {
 	s.mu.Lock()
 	srv := s.srv
@@ -84,8 +85,8 @@ func (s *Server) Stop(ctx context.Context) error {
 	}
 	s.api.Close()
 	err := srv.Shutdown(ctx)
-	if err != nil {
-		err = errors.Join(err, srv.Close())
+	if err != nil && ctx.Err() != nil {
+		err = srv.Close()
 	}
 	<-s.done
 	return err

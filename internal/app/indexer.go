@@ -25,7 +25,8 @@ type Indexer struct {
 	mu      sync.Mutex
 	cancel  context.CancelFunc
 	done    chan struct{}
-	ended   error // why the indexer stopped by itself
+	since   time.Time // its start
+	ended   error     // why the indexer stopped by itself
 	stopped bool
 }
 
@@ -79,7 +80,7 @@ func (x *Indexer) Start(ctx context.Context) error {
 		return err
 	}
 	run, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	x.cancel, x.done = cancel, make(chan struct{})
+	x.cancel, x.done, x.since = cancel, make(chan struct{}), time.Now()
 	go func() {
 		defer close(x.done)
 		if err := x.indexer.Run(run); err != nil && run.Err() == nil {
@@ -123,7 +124,7 @@ func (x *Indexer) Ready(context.Context) error {
 		return nil
 	}
 	x.mu.Lock()
-	running, ended := x.cancel != nil && !x.stopped, x.ended
+	running, ended, since := x.cancel != nil && !x.stopped, x.ended, x.since
 	x.mu.Unlock()
 	if ended != nil {
 		return ended
@@ -134,7 +135,11 @@ func (x *Indexer) Ready(context.Context) error {
 	if err := x.indexer.Err(); err != nil {
 		return err
 	}
-	for name, lag := range x.indexer.Lag() {
+	lags := x.indexer.Lag()
+	if long := time.Since(since); len(lags) == 0 && long > x.maxLag {
+		return fmt.Errorf("no heartbeat has come through Kafka since the start %v ago (is the broker up, and a tailer running?)", long.Round(time.Second))
+	}
+	for name, lag := range lags {
 		if lag > x.maxLag {
 			return fmt.Errorf("the index %s is %v behind", name, lag.Round(time.Millisecond))
 		}
