@@ -413,3 +413,53 @@ func TestStopCutsOffADawdler(t *testing.T) {
 		t.Error("the connection lives on")
 	}
 }
+
+// A body that arrives a byte at a time is answered 408 when its time is up,
+// whatever the client goes on to send, and the connection is closed.
+func TestTrickledBody(t *testing.T) {
+	a := newTestAPI(t, func(c *Config, _ *fake) { c.BodyTimeout = 100 * time.Millisecond })
+	srv := NewServer(a, "127.0.0.1:0")
+	if err := srv.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := srv.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	c, err := net.Dial("tcp", srv.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := fmt.Fprintf(c, "PUT /v1/trips/cells/%s/BASE/1 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100000\r\n\r\n", aRow); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ended := make(chan struct{})
+	defer close(ended)
+	wg.Go(func() {
+		for {
+			if _, err := c.Write([]byte("1")); err != nil {
+				return
+			}
+			select {
+			case <-ended:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	})
+	if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode != 408 || !strings.Contains(string(text), "body_timeout") || !resp.Close {
+		t.Errorf("%d %s, close %v, %v", resp.StatusCode, text, resp.Close, err)
+	}
+}

@@ -33,8 +33,21 @@ func (a *API) drain(w http.ResponseWriter, r *http.Request) {
 	}
 	rc := http.NewResponseController(w)
 	_ = rc.SetReadDeadline(time.Now().Add(drainTimeout)) // not every writer has deadlines
-	_, _ = io.CopyN(io.Discard, r.Body, drainBytes)      // an error here is the client's loss
-	_ = rc.SetReadDeadline(time.Time{})
+	_, err := io.CopyN(io.Discard, r.Body, drainBytes)
+	if errors.Is(err, io.EOF) {
+		_ = rc.SetReadDeadline(time.Time{})
+		return
+	}
+	giveUp(w) // an error here is the client's loss
+}
+
+// giveUp answers without reading any more of the request, and closes the
+// connection. net/http reads up to 256 KiB of a body that its handler has left,
+// before it sends the answer, and would wait for a client that sends a byte now
+// and then for hours: the deadline that is over ends that.
+func giveUp(w http.ResponseWriter) {
+	w.Header().Set("Connection", "close")
+	_ = http.NewResponseController(w).SetReadDeadline(time.Unix(1, 0)) // not every writer has deadlines
 }
 
 // mediaType checks the Content-Type; none is taken as the first of the legal
@@ -67,7 +80,11 @@ func (a *API) readBody(w http.ResponseWriter, r *http.Request, limit int, tooLar
 	release = func() { a.bytes.Add(-held) }
 	defer func() {
 		if err != nil {
-			a.drain(w, r)
+			if ingest.CodeOf(err) == "body_timeout" {
+				giveUp(w)
+			} else {
+				a.drain(w, r)
+			}
 			release()
 		}
 	}()
