@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/cellog/cellog"
-	"github.com/cellog/cellog/schemas/body"
 	"github.com/cellog/cellog/storage"
 )
 
@@ -112,18 +111,11 @@ func (s *Store) resolveOnce(ctx context.Context, n *node, route storage.Route, b
 		// found came from others, and the next attempt meets it as duplicates.
 		return finalError{fmt.Errorf("%w: the answer was lost and the transaction was not committed", errRedo)}
 	}
-	// One transaction gives its cells one time and numbers in a row. Cells that
-	// others put look so only if they are equal in all, and then 201 is as true
-	// as 200.
-	first := found[open[0]].at
-	for i, g := range open {
-		p := found[g]
-		mine := p.at.AddedID == first.AddedID+cellog.AddedID(i) && p.at.Epoch == route.Epoch && p.at.CreatedAt.Equal(first.CreatedAt)
-		if equal, err := body.Equal(b.puts[g.members[0]].Body, p.stored); mine && err == nil && equal {
-			b.created(g, p.at)
-		} else {
-			b.stands(g, p.stored, p.at)
-		}
+	// They are most likely this transaction's. But another one may have stored
+	// equal cells while the answer was lost, and has said so: Same is true either
+	// way, and no two puts are ever answered Created for one cell.
+	for _, g := range open {
+		b.stands(g, found[g].stored, found[g].at)
 	}
 	return nil
 }

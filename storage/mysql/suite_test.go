@@ -17,6 +17,11 @@ func TestSuite(t *testing.T) {
 		if _, err := st.db.Exec("UPDATE cellog_meta.cluster SET column_limit = ?", have+columnLimit); err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(func() {
+			if _, err := st.db.Exec("UPDATE cellog_meta.cluster SET column_limit = 1000"); err != nil {
+				t.Error(err)
+			}
+		})
 		return st, st.ds
 	})
 }
