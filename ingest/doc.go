@@ -10,11 +10,14 @@
 //
 // # Promises
 //
-//  1. A nil error means that the store answered: created, same or conflict.
+//  1. A nil error means that the store answered (created, same or conflict) or,
+//     with a Buffer, that the put is durable elsewhere while its primary gives
+//     no answer (buffered).
 //  2. Any error but one with code outcome_unknown means that nothing was kept.
 //     A caller whose context ends while its put is queued takes it back
 //     (ErrDeadline); while it is being written it gets ErrOutcomeUnknown.
-//  3. Puts of one shard are written in the order in which they were queued.
+//  3. Puts of one shard are written in the order in which they were queued,
+//     while the shard's home stays.
 //  4. Queues are bounded by bytes, in all and per shard: ErrOverloaded comes
 //     before anything is kept.
 //  5. With Peers, cells of another worker's shard go to that worker, one hop.
@@ -25,6 +28,6 @@
 // Not promised: an order between puts that are in flight at the same time from
 // different callers, other than that the shard gives them one.
 //
-// When storage is down, its errors reach the callers as they are; queues fill
-// up to their bounds and then refuse.
+// When storage is down and there is no Buffer, or it fails too, the errors reach
+// the callers as they are; queues fill up to their bounds and then refuse.
 package ingest

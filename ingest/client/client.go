@@ -13,10 +13,10 @@ import (
 	"sort"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/away"
 )
 
 // maxAnswer bounds what is read of one answer: a page of the largest bodies.
@@ -52,45 +52,15 @@ type Client struct {
 	own     *http.Transport
 }
 
-// A worker that gave no answer is asked last for a while, doubled from minAway
-// to maxAway with each time in a row: one that is frozen or cut off costs few
-// calls their timeout. So is one that took longer than slow when the caller's
-// own time was up.
-const (
-	minAway = time.Second
-	maxAway = 30 * time.Second
-	slow    = time.Second
-)
+// slow is how long an attempt may take, when the caller's own time was up, and
+// not count as a worker's silence.
+const slow = time.Second
 
-// worker is a worker's base URL, and how it did lately.
+// worker is a worker's base URL, and how it did lately: a silent one is asked
+// last, so that one that is frozen or cut off costs few calls their timeout.
 type worker struct {
 	base string
-
-	mu       sync.Mutex
-	failures int
-	away     time.Time
-}
-
-func (w *worker) isAway(now time.Time) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return now.Before(w.away)
-}
-
-func (w *worker) answered() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.failures, w.away = 0, time.Time{}
-}
-
-func (w *worker) silent(now time.Time) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if now.Before(w.away) {
-		return // of the calls that were on their way together the first counts
-	}
-	w.away = now.Add(min(minAway<<min(w.failures, 10), maxAway))
-	w.failures++
+	away away.Mark
 }
 
 // New returns a Client; it does not connect yet.
@@ -168,9 +138,9 @@ func (c *Client) do(ctx context.Context, r request) (*answer, error) {
 		w, asked := order[try%len(order)], time.Now()
 		a, sent, err := c.attempt(ctx, w.base, r)
 		if err == nil {
-			w.answered()
+			w.away.Answered()
 		} else if ctx.Err() == nil || time.Since(asked) >= slow {
-			w.silent(time.Now())
+			w.away.Silent(time.Now())
 		}
 		wait := backoff/2 + rand.N(backoff/2+1)
 		switch {
@@ -257,16 +227,16 @@ func (c *Client) order(affinity uint32) []*worker {
 	}
 	type scored struct {
 		*worker
-		away  bool
+		last  bool
 		score uint32
 	}
 	all, now := make([]scored, len(c.workers)), time.Now()
 	for i, w := range c.workers {
-		all[i] = scored{w, w.isAway(now), uint32(cellog.Murmur2([]byte(w.base + "#" + strconv.FormatUint(uint64(affinity), 10))))}
+		all[i] = scored{w, w.away.Is(now), uint32(cellog.Murmur2([]byte(w.base + "#" + strconv.FormatUint(uint64(affinity), 10))))}
 	}
 	sort.Slice(all, func(i, j int) bool {
-		if all[i].away != all[j].away {
-			return all[j].away
+		if all[i].last != all[j].last {
+			return all[j].last
 		}
 		return all[i].score > all[j].score
 	})

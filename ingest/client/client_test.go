@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/away"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -184,9 +185,8 @@ func TestSilentWorkerIsAskedLast(t *testing.T) {
 		t.Errorf("the silent worker was asked %d times by 40 puts, want once", n)
 	}
 	silent.Store(false)
-	c.workers[0].mu.Lock()
-	c.workers[0].away = time.Time{} // the time is over
-	c.workers[0].mu.Unlock()
+	c.workers[0].away = away.Mark{}
+	c.workers[0].away.Silent(time.Now().Add(-time.Hour)) // the time is over
 	before := asked[0].Load()
 	for range 40 {
 		put()
@@ -194,8 +194,9 @@ func TestSilentWorkerIsAskedLast(t *testing.T) {
 	if n := asked[0].Load() - before; n < 5 {
 		t.Errorf("the worker that is back was asked by %d of 40 puts", n)
 	}
-	if c.workers[0].failures != 0 {
-		t.Errorf("its failures are still counted: %d", c.workers[0].failures)
+	now := time.Now()
+	if c.workers[0].away.Silent(now); c.workers[0].away.Is(now.Add(away.Min)) {
+		t.Error("its silences still count though it has answered")
 	}
 }
 

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -54,6 +55,14 @@ func TestForwardedCells(t *testing.T) {
 	put.Body = []byte("not in stored form")
 	if r := send(put); r.Err == nil {
 		t.Errorf("hostile body: %+v", r)
+	}
+	small := newTestAPI(t, func(c *Config, _ *fake) {
+		c.Worker, c.BatchBytes, c.Limits = "me", 100, body.Limits{Bytes: 50, Depth: 10}
+	})
+	for size, want := range map[int]int{200: 400, 201: 413} { // 100 and twice 50; the cells are cut short
+		if w := do(small, "POST", forward.Path("trips"), "\x01"+strings.Repeat("x", size-1), forward.WorkerHeader, "me", "Content-Type", forward.MediaType); w.Code != want {
+			t.Errorf("%d bytes: %d %s, want %d", size, w.Code, w.Body, want)
+		}
 	}
 	if w := do(newTestAPI(t, nil), "POST", forward.Path("trips"), good, forward.WorkerHeader, "", "Content-Type", forward.MediaType); w.Code != 421 {
 		t.Errorf("a worker without a name takes forwarded cells: %d", w.Code)

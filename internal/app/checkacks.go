@@ -14,19 +14,15 @@ import (
 
 // CheckAcks holds a journal of answers (internal/acks) against what a datastore
 // has. detail, if not nil, is told each fault.
-func CheckAcks(ctx context.Context, cfg *config.Config, env Env, datastore, file string, detail func(string)) (_ acks.Report, err error) {
-	store, err := mysql.New(mysql.Config{Clusters: Clusters(cfg, AdminAccount), Logger: env.log()})
-	if err != nil {
-		return acks.Report{}, err
-	}
-	if err := store.Start(ctx); err != nil {
-		return acks.Report{}, errors.Join(err, store.Stop(ctx))
-	}
-	defer func() { err = errors.Join(err, store.Stop(context.WithoutCancel(ctx))) }()
-	if _, err := store.Datastore(datastore); err != nil {
-		return acks.Report{}, err
-	}
-	return acks.Check(ctx, file, answers{store, datastore}, detail)
+func CheckAcks(ctx context.Context, cfg *config.Config, env Env, datastore, file string, detail func(string)) (out acks.Report, err error) {
+	err = withStore(ctx, cfg, env, func(s *mysql.Store) error {
+		if _, err := s.Datastore(datastore); err != nil {
+			return err
+		}
+		out, err = acks.Check(ctx, file, answers{s, datastore}, detail)
+		return err
+	})
+	return out, err
 }
 
 // answers reads what stands, on the masters.

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -52,24 +53,20 @@ type NodeState struct {
 
 // ClusterStates looks at all clusters, or at the one named.
 func ClusterStates(ctx context.Context, cfg *config.Config, env Env, name string) ([]ClusterState, error) {
-	var out []ClusterState
-	var g errgroup.Group
+	var clusters []*config.Cluster
 	for i := range cfg.Clusters {
 		if c := &cfg.Clusters[i]; name == "" || c.Name == name {
-			out = append(out, ClusterState{Name: c.Name, Nodes: make([]NodeState, len(c.Nodes))})
+			clusters = append(clusters, c)
 		}
 	}
-	if len(out) == 0 {
+	if len(clusters) == 0 {
 		return nil, fmt.Errorf("no cluster %q in the configuration", name)
 	}
-	for i := range out {
+	var g errgroup.Group
+	out := make([]ClusterState, len(clusters))
+	for i, c := range clusters {
+		out[i] = ClusterState{Name: c.Name, Nodes: make([]NodeState, len(c.Nodes))}
 		s := &out[i]
-		var c *config.Cluster
-		for j := range cfg.Clusters {
-			if cfg.Clusters[j].Name == s.Name {
-				c = &cfg.Clusters[j]
-			}
-		}
 		g.Go(func() error { s.stream(ctx, cfg, env); return nil })
 		for j, n := range c.Nodes {
 			g.Go(func() error { s.Nodes[j] = nodeState(ctx, c, n); return nil })
@@ -104,19 +101,22 @@ func (s *ClusterState) stream(ctx context.Context, cfg *config.Config, env Env) 
 }
 
 // nodeState asks one server.
-func nodeState(ctx context.Context, c *config.Cluster, n config.Node) NodeState {
-	s := NodeState{Name: n.Name, Addr: n.Addr, Role: "unknown"}
+func nodeState(ctx context.Context, c *config.Cluster, n config.Node) (s NodeState) {
+	s = NodeState{Name: n.Name, Addr: n.Addr, Role: "unknown"}
 	ctx, cancel := context.WithTimeout(ctx, nodePatience)
 	defer cancel()
-	err := func() error {
+	err := func() (err error) {
 		db, err := openAdmin(c, n.Name)
 		if err != nil {
 			return err
 		}
-		defer db.Close() // it was only read
-		_, seen := doctor.MySQL(ctx, doctor.Node{Cluster: c.Name, Name: n.Name, DB: db})
+		defer func() { err = errors.Join(err, db.Close()) }()
+		found, seen := doctor.MySQL(ctx, doctor.Node{Cluster: c.Name, Name: n.Name, DB: db})
 		if !seen.Reached {
-			return fmt.Errorf("it does not answer within %v", nodePatience)
+			if ctx.Err() != nil {
+				return fmt.Errorf("it does not answer within %v", nodePatience)
+			}
+			return errors.New(found[0].Found)
 		}
 		s.Version = seen.Version
 		switch {

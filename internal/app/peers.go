@@ -12,6 +12,7 @@ import (
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/ingest"
 	"github.com/cellog/cellog/ingest/peer"
+	"github.com/cellog/cellog/internal/away"
 	"github.com/cellog/cellog/storage"
 )
 
@@ -20,10 +21,6 @@ const (
 	beatEvery = 500 * time.Millisecond
 	// goneAfter is how long a worker counts as alive after its last beat.
 	goneAfter = 2500 * time.Millisecond
-	// minAway and maxAway bound how long a worker that did not answer is left
-	// alone, doubled with each time in a row.
-	minAway = time.Second
-	maxAway = 30 * time.Second
 )
 
 // directory keeps what workers tell of each other; *mysql.Store does.
@@ -56,10 +53,7 @@ type worker struct {
 	url   string
 	beats map[string]time.Time // by node: the last beat, as that node dates it
 	seen  time.Time            // when a beat changed; zero: never
-
-	mu       sync.Mutex
-	failures int
-	away     time.Time // until then it is left alone
+	away  away.Mark
 }
 
 // newPeers makes the peers of a worker; url is set by start.
@@ -159,7 +153,7 @@ func (p *peers) Home(datastore string, shard cellog.ShardID) ingest.Peer {
 	var home *worker
 	best, now := score(key, p.url), time.Now()
 	for _, w := range *others {
-		if s := score(key, w.url); s > best && !w.isAway(now) {
+		if s := score(key, w.url); s > best && !w.away.Is(now) {
 			home, best = w, s
 		}
 	}
@@ -172,24 +166,14 @@ func (p *peers) Home(datastore string, shard cellog.ShardID) ingest.Peer {
 // score is the weight of a worker for a shard.
 func score(key, url string) uint32 { return uint32(cellog.Murmur2([]byte(url + "#" + key))) }
 
-func (w *worker) isAway(now time.Time) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return now.Before(w.away)
-}
-
 // Write forwards, and leaves the worker alone for a while if it does not
 // answer.
 func (w *worker) Write(ctx context.Context, datastore string, puts []cellog.Put) ([]cellog.Stored, []error, bool, error) {
 	stored, errs, sent, err := w.Peer.Write(ctx, datastore, puts)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	switch {
-	case err == nil:
-		w.failures = 0
-	case time.Now().After(w.away): // of those that were on their way together only the first counts
-		w.away = time.Now().Add(min(minAway<<min(w.failures, 10), maxAway))
-		w.failures++
+	if err == nil {
+		w.away.Answered()
+	} else {
+		w.away.Silent(time.Now())
 	}
 	return stored, errs, sent, err
 }

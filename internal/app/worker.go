@@ -108,8 +108,9 @@ func (w *Worker) Start(ctx context.Context) error {
 	if w.peers != nil {
 		w.peers.start(w.advertised())
 	}
-	ctx, w.cancelDrain = context.WithCancel(context.Background())
-	w.draining.Go(func() { mysql.NewDrainer(w.store, w.final.mark).Run(ctx) })
+	drain, cancel := context.WithCancel(context.Background())
+	w.cancelDrain = cancel
+	w.draining.Go(func() { mysql.NewDrainer(w.store, w.final.mark).Run(drain) })
 	w.started = true
 	w.log.Info("serving", "http", w.server.Addr())
 	return nil

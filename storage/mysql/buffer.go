@@ -90,11 +90,9 @@ func (s *Store) holders(owner string) []*node {
 			continue
 		}
 		for _, n := range c.nodes {
-			n.mu.Lock()
-			if n.seen && n.writable {
+			if n.isWritable() {
 				out = append(out, n)
 			}
-			n.mu.Unlock()
 		}
 	}
 	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })

@@ -180,6 +180,54 @@ func TestBufferAndDrain(t *testing.T) {
 	}
 }
 
+// More copies than one look and one page hold go in, each once, and none is
+// left. While the primary is away they stay, and their bodies are not read.
+func TestDrainManyCopies(t *testing.T) {
+	primary, b1, b2 := mysqltest.Start(t), mysqltest.Start(t), mysqltest.Start(t)
+	st := newClusters(t, []*mysqltest.Node{primary}, []*mysqltest.Node{b1}, []*mysqltest.Node{b2})
+	const n = drainIDs + 1
+	var batch []cellog.Put
+	for i := range n {
+		batch = append(batch, cellog.Put{Key: cellog.Key{Row: uuid.New(), Column: "BASE", Ref: cellog.RefKey(i)}, Body: mustBody(t, fmt.Sprint(i))})
+		if len(batch) == 1000 || i == n-1 {
+			if err := st.Buffer(t.Context(), st.ds, 0, batch); err != nil {
+				t.Fatal(err)
+			}
+			batch = nil
+		}
+	}
+	mark := cellog.AddedID(0)
+	d := NewDrainer(st.Store, func(string, cellog.ShardID) (cellog.AddedID, bool) { return mark, true })
+	once := func() {
+		t.Helper()
+		if err := d.Once(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	primary.Exec(t, "SET GLOBAL read_only = ON")
+	until(t, "the primary is seen away", st.sees(0, false))
+	once()
+	if got := copiesOn(t, b1, "buffered_cells", st.ds); got != fmt.Sprint(n) || len(d.answered) != 0 {
+		t.Errorf("%s copies, %d put, while the primary is away", got, len(d.answered))
+	}
+	primary.Exec(t, "SET GLOBAL read_only = OFF")
+	until(t, "the primary is seen back", st.sees(0, true))
+	once()
+	if len(d.answered) != 2*n {
+		t.Errorf("%d copies put, want %d on each of two holders", len(d.answered), n)
+	}
+	if rows := checkDense(t, primary.DB(t, ""), st.ds, 0); rows != n {
+		t.Errorf("%d rows, want %d", rows, n)
+	}
+	mark = n
+	once()
+	for _, b := range []*mysqltest.Node{b1, b2} {
+		if got := copiesOn(t, b, "buffered_cells", st.ds); got != "0" {
+			t.Errorf("%s copies are left", got)
+		}
+	}
+}
+
 // With one other cluster the second copy is its minion's, which must have
 // applied it.
 func TestBufferOnAMinion(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/cellog/cellog"
@@ -14,9 +15,11 @@ import (
 const (
 	// drainEvery is how often copies are looked for.
 	drainEvery = 500 * time.Millisecond
-	// drainPage bounds the copies of one look, drainBytes their bodies.
+	// drainIDs bounds the copies of one look, drainPage those that are put
+	// together, PageBytes their bodies.
+	drainIDs  = 5000
 	drainPage = 200
-	// drainTimeout bounds the puts of one page into one shard.
+	// drainTimeout bounds the puts of one page.
 	drainTimeout = 5 * time.Second
 )
 
@@ -29,11 +32,14 @@ type Final func(datastore string, shard cellog.ShardID) (cellog.AddedID, bool)
 // that lost to another body, or is refused for good, goes to rejected_cells with
 // the reason and the winner. Everything it does may be done twice, or by two
 // drainers at once, without harm.
+//
+// While a primary is away, or Kafka, no copy's body is read: there may be
+// millions.
 type Drainer struct {
 	s     *Store
 	final Final
 	// answered are the copies that were put and wait to be final.
-	answered map[copyID]cellog.Stored
+	answered map[copyID]copied
 }
 
 // copyID names a copy.
@@ -42,25 +48,32 @@ type copyID struct {
 	id   int64
 }
 
-// copied is a copy as its holder has it.
+// copied is a copy as its holder has it; put has no Body once it was put.
 type copied struct {
 	copyID
 	datastore string
 	shard     cellog.ShardID
 	put       cellog.Put
+	stored    cellog.Stored // the answer to its put
 }
 
 // NewDrainer returns a Drainer of a store.
 func NewDrainer(s *Store, final Final) *Drainer {
-	return &Drainer{s: s, final: final, answered: map[copyID]cellog.Stored{}}
+	return &Drainer{s: s, final: final, answered: map[copyID]copied{}}
 }
 
 // Run drains until ctx ends.
 func (d *Drainer) Run(ctx context.Context) {
 	t := time.NewTicker(drainEvery)
 	defer t.Stop()
+	said := ""
 	for {
-		if err := d.Once(ctx); err != nil && ctx.Err() == nil {
+		err := d.Once(ctx)
+		switch {
+		case err == nil:
+			said = ""
+		case ctx.Err() == nil && err.Error() != said:
+			said = err.Error()
 			d.s.cfg.Logger.Warn("copies are not drained yet", "error", err)
 		}
 		select {
@@ -75,106 +88,56 @@ func (d *Drainer) Run(ctx context.Context) {
 // are, but not that their primary is away.
 func (d *Drainer) Once(ctx context.Context) error {
 	var errs []error
-	there := map[copyID]bool{}
 	for _, c := range d.s.clusters {
 		for _, n := range c.nodes {
-			n.mu.Lock()
-			asked := n.seen && n.writable
-			n.mu.Unlock()
-			if !asked {
-				for id := range d.answered { // not gone, only out of sight
-					there[id] = there[id] || id.node == n
-				}
+			if !n.isWritable() {
 				continue
 			}
-			if err := d.node(ctx, n, there); err != nil {
+			if err := d.node(ctx, n); err != nil {
 				errs = append(errs, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err))
-				for id := range d.answered {
-					there[id] = there[id] || id.node == n
-				}
 			}
 		}
 	}
-	for id := range d.answered { // another drainer was faster
-		if !there[id] {
-			delete(d.answered, id)
+	for _, c := range d.answered {
+		if err := d.settle(ctx, &c); err != nil {
+			errs = append(errs, fmt.Errorf("node %s/%s: %w", c.node.cluster, c.node.Name, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// node drains one holder's copies.
-func (d *Drainer) node(ctx context.Context, n *node, there map[copyID]bool) error {
-	var errs []error
-	count, oldest := 0, time.Time{}
-	defer func() { d.s.metrics.observeBuffer(n, count, oldest) }()
-	for after := int64(0); ; {
-		page, first, err := copiesOf(ctx, n, after)
-		if err != nil {
-			return errors.Join(append(errs, err)...)
-		}
-		if len(page) == 0 {
-			return errors.Join(errs...)
-		}
-		if count == 0 {
-			oldest = first
-		}
-		count += len(page)
-		after = page[len(page)-1].id
-		byShard := map[string][]copied{}
-		for _, c := range page {
-			there[c.copyID] = true
-			if _, ok := d.answered[c.copyID]; !ok {
-				db := cellog.DatabaseName(c.datastore, c.shard)
-				byShard[db] = append(byShard[db], c)
-			}
-		}
-		for _, cs := range byShard {
-			errs = append(errs, d.put(ctx, cs))
-		}
-		for i := range page {
-			errs = append(errs, d.settle(ctx, &page[i]))
-		}
-	}
+// placement is a shard, and the cluster that had it when a copy was made.
+type placement struct {
+	cluster, datastore string
+	shard              cellog.ShardID
 }
 
-// copiesOf returns a page of a node's unnumbered copies, and when the first was
-// made.
-func copiesOf(ctx context.Context, n *node, after int64) (page []copied, first time.Time, err error) {
-	rows, err := n.read.QueryContext(ctx, "SELECT id, datastore, shard, row_key, column_name, ref_key, body, traceparent, buffered_at "+
-		"FROM cellog_buffer.buffered_cells WHERE epoch IS NULL AND id > ? ORDER BY id LIMIT ?", after, drainPage)
-	if err != nil {
-		return nil, first, err
-	}
-	size := 0
-	err = each(rows, func() error {
-		c := copied{copyID: copyID{node: n}}
-		var row []byte
-		var trace sql.NullString
-		var at time.Time
-		if err := rows.Scan(&c.id, &c.datastore, &c.shard, &row, &c.put.Column, &c.put.Ref, &c.put.Body, &trace, &at); err != nil {
+// node puts one holder's copies.
+func (d *Drainer) node(ctx context.Context, n *node) error {
+	var all []placement
+	rows, err := n.read.QueryContext(ctx, "SELECT DISTINCT cluster, datastore, shard FROM cellog_buffer.buffered_cells")
+	if err == nil {
+		err = each(rows, func() error {
+			var p placement
+			err := rows.Scan(&p.cluster, &p.datastore, &p.shard)
+			all = append(all, p)
 			return err
-		}
-		if len(page) == 0 {
-			first = at
-		}
-		copy(c.put.Row[:], row)
-		c.put.TraceParent = trace.String
-		page = append(page, c)
-		if size += len(c.put.Body); size > PageBytes {
-			return errEnough
-		}
-		return nil
-	})
-	if errors.Is(err, errEnough) {
-		err = nil
+		})
 	}
-	return page, first, err
+	if err != nil {
+		return err
+	}
+	d.s.metrics.observeBuffer(ctx, n, len(all) > 0)
+	var errs []error
+	for _, p := range all {
+		errs = append(errs, d.placement(ctx, n, p))
+	}
+	return errors.Join(errs...)
 }
 
-// put puts copies of one shard, if its primary is there.
-func (d *Drainer) put(ctx context.Context, cs []copied) error {
-	route, err := d.s.routes.Route(cs[0].datastore, cs[0].shard)
+// placement puts a holder's copies of one shard, if its primary is there.
+func (d *Drainer) placement(ctx context.Context, n *node, p placement) error {
+	route, err := d.s.routes.Route(p.datastore, p.shard)
 	if errors.Is(err, storage.ErrUnavailable) {
 		return nil // nobody has it open: wait
 	}
@@ -182,15 +145,84 @@ func (d *Drainer) put(ctx context.Context, cs []copied) error {
 		return err
 	}
 	primary, err := d.s.node(route)
-	if err != nil {
+	if err != nil || !primary.isWritable() {
 		return err
 	}
-	primary.mu.Lock()
-	up := primary.seen && primary.writable
-	primary.mu.Unlock()
-	if !up {
-		return nil
+	for after := int64(0); ; {
+		var ids []int64
+		rows, err := n.read.QueryContext(ctx, "SELECT id FROM cellog_buffer.buffered_cells WHERE cluster = ? AND datastore = ? AND shard = ? AND epoch IS NULL AND id > ? ORDER BY id LIMIT ?",
+			p.cluster, p.datastore, int(p.shard), after, drainIDs)
+		if err == nil {
+			err = each(rows, func() error {
+				err := rows.Scan(&after)
+				if _, ok := d.answered[copyID{n, after}]; !ok {
+					ids = append(ids, after)
+				}
+				return err
+			})
+		}
+		if err != nil {
+			return err
+		}
+		if len(ids) == 0 {
+			return nil
+		}
+		for len(ids) > 0 {
+			page, err := d.copies(ctx, n, p, ids[:min(len(ids), drainPage)])
+			if err != nil {
+				return err
+			}
+			if len(page) == 0 { // another drainer was faster
+				ids = ids[min(len(ids), drainPage):]
+				continue
+			}
+			last := page[len(page)-1].id
+			for len(ids) > 0 && ids[0] <= last {
+				ids = ids[1:]
+			}
+			if err := d.put(ctx, page); err != nil {
+				return err
+			}
+		}
 	}
+}
+
+// copies reads copies of one shard by their ids, in order, up to PageBytes.
+func (d *Drainer) copies(ctx context.Context, n *node, p placement, ids []int64) (page []copied, err error) {
+	args := make([]any, len(ids))
+	for i, id := range ids {
+		args[i] = id
+	}
+	rows, err := n.read.QueryContext(ctx, "SELECT id, row_key, column_name, ref_key, body, traceparent FROM cellog_buffer.buffered_cells WHERE id IN (?"+
+		strings.Repeat(",?", len(ids)-1)+") AND epoch IS NULL ORDER BY id", args...)
+	if err != nil {
+		return nil, err
+	}
+	size := 0
+	err = each(rows, func() error {
+		if size > PageBytes {
+			return errEnough
+		}
+		c := copied{copyID: copyID{node: n}, datastore: p.datastore, shard: p.shard}
+		var row []byte
+		var trace sql.NullString
+		if err := rows.Scan(&c.id, &row, &c.put.Column, &c.put.Ref, &c.put.Body, &trace); err != nil {
+			return err
+		}
+		copy(c.put.Row[:], row)
+		c.put.TraceParent = trace.String
+		page = append(page, c)
+		size += len(c.put.Body)
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return page, err
+}
+
+// put puts copies of one shard.
+func (d *Drainer) put(ctx context.Context, cs []copied) error {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
 	puts := make([]cellog.Put, len(cs))
@@ -199,12 +231,13 @@ func (d *Drainer) put(ctx context.Context, cs []copied) error {
 	}
 	stored, errs := d.s.Write(ctx, cs[0].datastore, cs[0].shard, puts)
 	var left []error
-	for i := range cs {
+	for i, c := range cs {
 		switch {
 		case errs[i] == nil:
-			d.answered[cs[i].copyID] = stored[i]
+			c.stored, c.put.Body = stored[i], nil
+			d.answered[c.copyID] = c
 		case errors.Is(errs[i], storage.ErrColumnLimit):
-			left = append(left, d.reject(ctx, &cs[i], "column_limit", nil))
+			left = append(left, d.reject(ctx, &c, "column_limit"))
 		case errors.Is(errs[i], storage.ErrUnavailable), errors.Is(errs[i], storage.ErrOutcomeUnknown):
 		default:
 			left = append(left, errs[i])
@@ -213,20 +246,17 @@ func (d *Drainer) put(ctx context.Context, cs []copied) error {
 	return errors.Join(left...)
 }
 
-// settle lets a copy go whose put was answered by a cell that is final.
+// settle lets a copy go whose put was answered by a cell that is final. That
+// another drainer was faster is no error.
 func (d *Drainer) settle(ctx context.Context, c *copied) error {
-	stored, ok := d.answered[c.copyID]
-	if !ok {
-		return nil
-	}
-	if mark, known := d.final(c.datastore, c.shard); !known || stored.AddedID > mark {
+	if mark, known := d.final(c.datastore, c.shard); !known || c.stored.AddedID > mark {
 		return nil
 	}
 	var err error
-	if stored.Outcome == cellog.Conflict {
-		err = d.reject(ctx, c, "conflict", &stored)
+	if c.stored.Outcome == cellog.Conflict {
+		err = d.reject(ctx, c, "conflict")
 	} else {
-		_, err = c.node.write.ExecContext(ctx, "DELETE FROM cellog_buffer.buffered_cells WHERE id = ? AND row_key = ? AND epoch IS NULL", c.id, c.put.Row[:])
+		_, err = c.node.write.ExecContext(ctx, deleteCopy, c.id, c.put.Row[:])
 	}
 	if err == nil {
 		delete(d.answered, c.copyID)
@@ -234,11 +264,13 @@ func (d *Drainer) settle(ctx context.Context, c *copied) error {
 	return err
 }
 
+const deleteCopy = "DELETE FROM cellog_buffer.buffered_cells WHERE id = ? AND row_key = ? AND epoch IS NULL"
+
 // reject moves a copy to rejected_cells, on its holder. Of two drainers the one
-// that deletes the copy writes it there.
-func (d *Drainer) reject(ctx context.Context, c *copied, reason string, winner *cellog.Stored) error {
+// that has the copy's lock first does it.
+func (d *Drainer) reject(ctx context.Context, c *copied, reason string) error {
 	var epoch, id, body any
-	if winner != nil {
+	if c.stored.Outcome == cellog.Conflict {
 		w, _, err := d.s.Version(ctx, c.datastore, c.put.Key, cellog.Master)
 		if err != nil {
 			return fmt.Errorf("the cell that stands: %w", err)
@@ -250,16 +282,20 @@ func (d *Drainer) reject(ctx context.Context, c *copied, reason string, winner *
 		return err
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-	res, err := tx.ExecContext(ctx, "DELETE FROM cellog_buffer.buffered_cells WHERE id = ? AND row_key = ? AND epoch IS NULL", c.id, c.put.Row[:])
+	var one int
+	err = tx.QueryRowContext(ctx, "SELECT 1 FROM cellog_buffer.buffered_cells WHERE id = ? AND row_key = ? AND epoch IS NULL FOR UPDATE", c.id, c.put.Row[:]).Scan(&one)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
-	if n, err := res.RowsAffected(); err != nil || n == 0 {
+	if _, err := tx.ExecContext(ctx, "INSERT INTO cellog_buffer.rejected_cells (datastore, shard, row_key, column_name, ref_key, body, reason, "+
+		"winner_epoch, winner_added_id, winner_body, rejected_at) SELECT datastore, shard, row_key, column_name, ref_key, body, ?, ?, ?, ?, NOW(6) "+
+		"FROM cellog_buffer.buffered_cells WHERE id = ?", reason, epoch, id, body, c.id); err != nil {
 		return err
 	}
-	if _, err := tx.ExecContext(ctx, "INSERT INTO cellog_buffer.rejected_cells (datastore, shard, row_key, column_name, ref_key, body, reason, "+
-		"winner_epoch, winner_added_id, winner_body, rejected_at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NOW(6))",
-		c.datastore, int(c.shard), c.put.Row[:], c.put.Column, int64(c.put.Ref), c.put.Body, reason, epoch, id, body); err != nil {
+	if _, err := tx.ExecContext(ctx, deleteCopy, c.id, c.put.Row[:]); err != nil {
 		return err
 	}
 	return tx.Commit()

@@ -67,6 +67,9 @@ func (s *Store) join(ctx context.Context, n *node, passengers []*passenger) {
 		s.metrics.jointShards.Observe(float64(len(sections)))
 		return
 	}
+	if ctx.Err() != nil {
+		n.breaker.Failure() // as in attempt
+	}
 	n.line.joined(false)
 	s.metrics.splits.Inc()
 	if code := mysqlconn.Code(err); code == errBadNull || mysqlconn.IsDuplicate(err) || mysqlconn.IsDeadlock(err) || mysqlconn.IsLockTimeout(err) {

@@ -1,6 +1,8 @@
 package mysql
 
 import (
+	"context"
+	"database/sql"
 	"errors"
 	"time"
 
@@ -69,13 +71,25 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// observeBuffer takes down what a drainer saw on a node.
-func (m *metrics) observeBuffer(n *node, count int, oldest time.Time) {
-	age := 0.0
-	if count > 0 {
-		age = max(time.Since(oldest).Seconds(), 0)
+// observeBuffer takes down what copies a node holds. What it does not answer
+// stays as it was.
+func (m *metrics) observeBuffer(ctx context.Context, n *node, any bool) {
+	count, age := 0.0, 0.0
+	if any {
+		var oldest sql.NullTime
+		if err := n.read.QueryRowContext(ctx, "SELECT COUNT(*) FROM cellog_buffer.buffered_cells").Scan(&count); err != nil {
+			return
+		}
+		// The lowest id is the oldest but for those put at the same moment.
+		err := n.read.QueryRowContext(ctx, "SELECT buffered_at FROM cellog_buffer.buffered_cells ORDER BY id LIMIT 1").Scan(&oldest)
+		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+			return
+		}
+		if oldest.Valid {
+			age = max(time.Since(oldest.Time).Seconds(), 0)
+		}
 	}
-	m.bufferedCells.WithLabelValues(n.cluster, n.Name).Set(float64(count))
+	m.bufferedCells.WithLabelValues(n.cluster, n.Name).Set(count)
 	m.bufferedAge.WithLabelValues(n.cluster, n.Name).Set(age)
 }
 

@@ -39,21 +39,22 @@ func (c *cluster) anyNode(ctx context.Context, fn func(context.Context, *node) e
 	var errs []error
 	for _, master := range []bool{true, false} {
 		for _, n := range c.nodes {
-			n.mu.Lock()
-			is := n.seen && n.writable
-			n.mu.Unlock()
-			if is != master || !n.breaker.Allow() {
+			if n.isWritable() != master || !n.breaker.Allow() {
 				continue
 			}
 			actx, cancel := context.WithTimeout(ctx, askTimeout)
 			err := fn(actx, n)
 			cancel()
-			if unreachable(ctx, err) || mysqlconn.IsMissing(err) {
+			away := unreachable(ctx, err)
+			if away {
 				n.breaker.Failure()
+			} else {
+				n.breaker.Success()
+			}
+			if away || mysqlconn.IsMissing(err) {
 				errs = append(errs, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err))
 				continue
 			}
-			n.breaker.Success()
 			return err
 		}
 	}

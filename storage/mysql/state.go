@@ -86,9 +86,7 @@ func (c *cluster) buffer(ctx context.Context, datastore string, key cellog.Key) 
 			if err == nil {
 				rejected, err = rejectedOn(ctx, n, datastore, key)
 			}
-			n.mu.Lock()
-			master := n.writable
-			n.mu.Unlock()
+			master := n.isWritable()
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {

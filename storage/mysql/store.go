@@ -29,6 +29,13 @@ type node struct {
 	beat     beat
 }
 
+// isWritable says whether the node answered the last look, and took writes.
+func (n *node) isWritable() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.seen && n.writable
+}
+
 // cluster is a storage cluster and what is known of its columns.
 type cluster struct {
 	name    string

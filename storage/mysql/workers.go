@@ -66,11 +66,9 @@ func (s *Store) onWritable(ctx context.Context, fn func(context.Context, *node) 
 	var nodes []*node
 	for _, c := range s.clusters {
 		for _, n := range c.nodes {
-			n.mu.Lock()
-			if n.writable {
+			if n.isWritable() {
 				nodes = append(nodes, n)
 			}
-			n.mu.Unlock()
 		}
 	}
 	errs := make([]error, len(nodes))

@@ -52,13 +52,7 @@ type chaos struct {
 // and killed, and everything at once. Then every answer that a client got must
 // have been true: lost 0, doubled 0, reordered 0.
 func TestChaos(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("CELLOG_SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatalf("CELLOG_SEED=%q: want a number", s)
-		}
-	}
+	seed := seedOf(t)
 	seconds := chaosSeconds
 	if s := os.Getenv("CELLOG_CHAOS_SECONDS"); s != "" {
 		var err error
@@ -66,7 +60,7 @@ func TestChaos(t *testing.T) {
 			t.Fatalf("CELLOG_CHAOS_SECONDS=%q: want a positive number", s)
 		}
 	}
-	t.Logf("replay with CELLOG_SEED=%d CELLOG_CHAOS_SECONDS=%d", seed, seconds)
+	t.Logf("for %d seconds (CELLOG_CHAOS_SECONDS)", seconds)
 	rng := rand.New(rand.NewPCG(seed, 1))
 
 	file := filepath.Join(t.TempDir(), "answers.jsonl")
@@ -75,6 +69,12 @@ func TestChaos(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := &chaos{t: t, d: newDev(t), journal: journal, stop: make(chan struct{}), statuses: map[int]int{}, faults: map[string]int{}, worst: map[string]time.Duration{}}
+	var report struct {
+		Cells, Records, Missing, Duplicates, Holes int
+		OutOfOrder                                 int `json:"out_of_order"`
+		Acks                                       acks.Report
+	}
+	defer func() { c.ledger(seed, seconds, report.Acks, report.Missing, report.Duplicates, report.OutOfOrder) }() // of a failed run, too
 	c.up()
 	var wg sync.WaitGroup
 	for i := range uint64(16) {
@@ -92,17 +92,12 @@ func TestChaos(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	var report struct {
-		Cells, Records, Missing, Duplicates, Holes int
-		OutOfOrder                                 int `json:"out_of_order"`
-		Acks                                       acks.Report
-	}
 	waitFor(t, 3*time.Minute, func() error {
 		out, code := c.d.cellog(t, "verify", "trips", "--config", c.config, "--acks", file, "--format", "json")
-		if code != 0 {
-			return fmt.Errorf("verify: exit %d: %s", code, out)
+		if err := json.Unmarshal([]byte(out), &report); code != 0 || err != nil {
+			return fmt.Errorf("verify: exit %d: %s (%v)", code, out, err)
 		}
-		return json.Unmarshal([]byte(out), &report)
+		return nil
 	})
 	a := report.Acks
 	if a.Acknowledged == 0 || a.Answers == 0 {
@@ -118,13 +113,12 @@ func TestChaos(t *testing.T) {
 	if n == 0 {
 		t.Error("no fault was injected")
 	}
-	c.ledger(seed, seconds, n, a, report.Duplicates, report.OutOfOrder)
 	c.checkTheChecker(file)
 	c.d.stop(t)
 }
 
 // ledger appends the run to the file that CELLOG_CHAOS_LEDGER names.
-func (c *chaos) ledger(seed uint64, seconds, faults int, a acks.Report, duplicates, reordered int) {
+func (c *chaos) ledger(seed uint64, seconds int, a acks.Report, missing, duplicates, reordered int) {
 	c.t.Helper()
 	file := os.Getenv("CELLOG_CHAOS_LEDGER")
 	if file == "" {
@@ -135,7 +129,9 @@ func (c *chaos) ledger(seed uint64, seconds, faults int, a acks.Report, duplicat
 		result = "FAIL"
 	}
 	var kinds []string
+	faults := 0
 	for _, k := range slices.Sorted(maps.Keys(c.faults)) {
+		faults += c.faults[k]
 		kinds = append(kinds, fmt.Sprintf("%s %d (%v)", k, c.faults[k], c.worst[k].Round(10*time.Millisecond)))
 	}
 	broker := "embedded"
@@ -145,12 +141,13 @@ func (c *chaos) ledger(seed uint64, seconds, faults int, a acks.Report, duplicat
 	flavour := c.d.args[indexOf(c.d.args, "--mysql")+1]
 	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
-		c.t.Fatal(err)
+		c.t.Error(err)
+		return
 	}
 	defer f.Close()
 	if _, err := fmt.Fprintf(f, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", time.Now().UTC().Format(time.RFC3339), os.Getenv("CELLOG_CHAOS_COMMIT"),
-		flavour, broker, seed, seconds, faults, a.Acknowledged, a.Accepted, a.Rejected, a.Lost, duplicates, reordered, result, strings.Join(kinds, ", ")); err != nil {
-		c.t.Fatal(err)
+		flavour, broker, seed, seconds, faults, a.Acknowledged, a.Accepted, a.Rejected, a.Lost+missing, duplicates, reordered, result, strings.Join(kinds, ", ")); err != nil {
+		c.t.Error(err)
 	}
 }
 
@@ -254,7 +251,7 @@ func (c *chaos) fault(rng *rand.Rand) {
 			c.t.Fatalf("%s %d: %v", kind, pid, err)
 		}
 		defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }() // gone is as good
-		c.pause(length)
+		time.Sleep(length)                                        // how long it is frozen, not a wait for anything
 	}
 	switch {
 	case kind == "kill everything":
@@ -284,9 +281,6 @@ func (c *chaos) fault(rng *rand.Rand) {
 	c.faults[kind]++
 	c.worst[kind] = max(c.worst[kind], c.dark)
 }
-
-// pause lets a fault last. It is a fault's length, not a wait for anything.
-func (c *chaos) pause(d time.Duration) { time.Sleep(d) }
 
 // revived waits until cellog dev has started a killed server again, and learns
 // its new process.

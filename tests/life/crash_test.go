@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -65,14 +63,7 @@ func (j *journal) waitForGrowth(t *testing.T, n int) {
 // under load, again and again. Every acknowledged cell must be readable, and
 // once in Kafka; cells that were not acknowledged may be there or not.
 func TestKillEverything(t *testing.T) {
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("CELLOG_SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatal(err)
-		}
-	}
-	t.Logf("replay with CELLOG_SEED=%d", seed)
+	seed := seedOf(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 
 	d := newDev(t)

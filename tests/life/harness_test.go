@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -261,6 +262,20 @@ func waitFor(t *testing.T, limit time.Duration, fn func() error) {
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
+}
+
+// seedOf returns CELLOG_SEED, or another seed each time, and says which.
+func seedOf(t *testing.T) uint64 {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("CELLOG_SEED"); s != "" {
+		var err error
+		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatalf("CELLOG_SEED=%q: want a number", s)
+		}
+	}
+	t.Logf("replay with CELLOG_SEED=%d", seed)
+	return seed
 }
 
 func indexOf(s []string, x string) int {
