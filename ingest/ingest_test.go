@@ -366,6 +366,12 @@ func TestManyCallers(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	// A put whose caller has gone is still being written.
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := in.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
 	if g.twice {
 		t.Error("a shard was written twice at a time")
 	}
