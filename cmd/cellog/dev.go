@@ -22,6 +22,7 @@ import (
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/mysqlserver"
 	"github.com/cellog/cellog/internal/obs"
+	"github.com/cellog/cellog/storage"
 )
 
 // devStopTimeout bounds the stop of all of dev.
@@ -31,6 +32,7 @@ const devStopTimeout = 30 * time.Second
 type devFlags struct {
 	dataDir, mysql, mysqld, kafka, prefix, datastore, listen, admin, schemas, readyFile, logLevel string
 	shards, clusters, minions                                                                     int
+	ack                                                                                           string
 	merged, kafkaSync                                                                             bool
 
 	// given says whether a flag was given: numbers that were not are those of
@@ -54,6 +56,7 @@ func (d *devFlags) add(cmd *cobra.Command) {
 	f.BoolVar(&d.kafkaSync, "kafka-sync", false, "let the embedded broker sync each batch to disk, to survive power cuts too; slow")
 	f.StringVar(&d.prefix, "kafka-prefix", "", "prefix of all topics, groups and transactional ids")
 	f.StringVar(&d.datastore, "datastore", "trips", "the datastore to make")
+	f.StringVar(&d.ack, "ack", "", "how safe a cell is when its put is answered: primary, copy or final (default: copy, with one cluster primary)")
 	f.StringVar(&d.listen, "listen", config.Default().Worker.Listen, "address of the HTTP API")
 	f.StringVar(&d.admin, "admin-listen", config.Default().Admin.Listen, "address of /livez, /readyz and /metrics")
 	f.StringVar(&d.schemas, "schemas", "", "directory of index definitions, *.yml")
@@ -65,6 +68,9 @@ func (d *devFlags) add(cmd *cobra.Command) {
 func (d *devFlags) check() error {
 	if err := errors.Join(cellog.CheckDatastore(d.datastore), cellog.CheckShards(d.shards)); err != nil {
 		return exitError{exitUsage, err}
+	}
+	if _, err := storage.ParseAck(d.ack); d.ack != "" && err != nil {
+		return usageError("--%v", err)
 	}
 	switch {
 	case d.clusters < 1 || d.clusters > 16:
@@ -134,7 +140,7 @@ func (d *devFlags) config(stderr io.Writer) app.DevConfig {
 	log := obs.NewLogger(stderr, obs.LogConfig{Level: d.logLevel})
 	return app.DevConfig{
 		Local:       local.Config{DataDir: d.dataDir, Clusters: clusters, Minions: minions, Flavour: mysqlserver.Flavour(d.mysql), Binary: mysqld, KafkaBrokers: brokers, KafkaSync: d.kafkaSync, Restarted: func() { d.rewriteReady(log) }, Logger: log},
-		KafkaPrefix: d.prefix, Datastore: d.datastore, Shards: shards, Listen: d.listen, AdminListen: d.admin, Schemas: d.schemas, MergedTopic: d.merged,
+		KafkaPrefix: d.prefix, Datastore: d.datastore, Ack: d.ack, Shards: shards, Listen: d.listen, AdminListen: d.admin, Schemas: d.schemas, MergedTopic: d.merged,
 		// Files of an earlier run speak of servers that are gone.
 		Owned: d.removeReady,
 		Env:   app.Env{Log: log},

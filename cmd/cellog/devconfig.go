@@ -86,7 +86,8 @@ func exampleConfig(d *devFlags) ([]byte, error) {
 		}
 		cfg.Clusters = append(cfg.Clusters, c)
 	}
-	cfg.Datastores = []config.Datastore{{Name: d.datastore, Ack: "primary", MergedTopic: d.merged}}
+	cfg.Datastores = []config.Datastore{{Name: d.datastore, Ack: d.ack, MergedTopic: d.merged}}
+	cfg.Datastores[0].Ack = cfg.Datastore(d.datastore).Ack
 	cfg.Worker.Listen, cfg.Admin.Listen, cfg.Indexer.Schemas = d.listen, d.admin, d.schemas
 	text, err := yaml.Marshal(cfg)
 	if err != nil {

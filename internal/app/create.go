@@ -47,11 +47,17 @@ func CreateDatastore(ctx context.Context, cfg *config.Config, env Env, c Create)
 }
 
 // WriteFirstOpen writes {open, term 1, node} for every cluster that has no
-// positions yet; the node is the cluster's writable one.
+// positions yet; the node is the cluster's writable one. Then it tells each
+// cluster's node the terms of all.
 func WriteFirstOpen(ctx context.Context, cfg *config.Config, env Env) error {
 	for i := range cfg.Clusters {
 		if err := firstOpen(ctx, cfg, &cfg.Clusters[i], env); err != nil {
 			return fmt.Errorf("first open of cluster %s: %w", cfg.Clusters[i].Name, err)
+		}
+	}
+	for i := range cfg.Clusters {
+		if err := LoadTerms(ctx, cfg, env, cfg.Clusters[i].Name); err != nil {
+			return fmt.Errorf("terms of cluster %s: %w", cfg.Clusters[i].Name, err)
 		}
 	}
 	return nil
@@ -87,7 +93,7 @@ func master(ctx context.Context, c *config.Cluster) (node, id string, err error)
 	return "", "", errors.Join(append(errs, errors.New("no node is writable"))...)
 }
 
-// identity asks for @@server_uuid, which MariaDB does not have: there the
+// identity asks a server for @@server_uuid, which MariaDB does not have: there the
 // server_id names the server.
 func identity(ctx context.Context, cfg mysqlconn.Config) (id string, readOnly bool, err error) {
 	db, err := mysqlconn.Open(cfg)
@@ -95,6 +101,10 @@ func identity(ctx context.Context, cfg mysqlconn.Config) (id string, readOnly bo
 		return "", false, err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
+	return identityOf(ctx, db)
+}
+
+func identityOf(ctx context.Context, db *sql.DB) (id string, readOnly bool, err error) {
 	var version string
 	if err := db.QueryRowContext(ctx, "SELECT VERSION(), @@global.read_only").Scan(&version, &readOnly); err != nil {
 		return "", false, err

@@ -31,6 +31,8 @@ type DevConfig struct {
 	// what it has, and DefaultShards for a new one.
 	Datastore string
 	Shards    int
+	// Ack is the datastore's; empty: the configuration's default.
+	Ack string
 	// Listen and AdminListen are the addresses of the HTTP API and of the
 	// admin server; empty ones mean the defaults of the configuration.
 	Listen, AdminListen string
@@ -259,7 +261,7 @@ func (d *Dev) configuration() *config.Config {
 	if d.cfg.AdminListen != "" {
 		cfg.Admin.Listen = d.cfg.AdminListen
 	}
-	cfg.Datastores = []config.Datastore{{Name: d.cfg.Datastore, Ack: "primary", MergedTopic: d.cfg.MergedTopic}}
+	cfg.Datastores = []config.Datastore{{Name: d.cfg.Datastore, Ack: d.cfg.Ack, MergedTopic: d.cfg.MergedTopic}}
 	cfg.Indexer.Schemas = d.cfg.Schemas
 	return &cfg
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/kafka"
 	"github.com/cellog/cellog/schemas/position"
+	"github.com/cellog/cellog/storage"
 )
 
 // finalRetry is the wait before a positions topic that cannot be read is tried
@@ -29,13 +30,14 @@ type final struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu    sync.RWMutex // guards what follows
-	last  map[string]map[cellog.ShardID]cellog.AddedID
-	known map[string]bool // by topic: read to its end at least once
+	mu      sync.RWMutex // guards what follows
+	marks   map[string]map[cellog.ShardID]storage.Mark
+	known   map[string]bool // by topic: read to its end at least once
+	changed chan struct{}   // closed when a mark moves
 }
 
 func newFinal(cfg *config.Config, env Env) *final {
-	f := &final{cfg: kafkaConfig(cfg, env, "cellog-worker"), log: env.log(), last: map[string]map[cellog.ShardID]cellog.AddedID{}, known: map[string]bool{}}
+	f := &final{cfg: kafkaConfig(cfg, env, "cellog-worker"), log: env.log(), marks: map[string]map[cellog.ShardID]storage.Mark{}, known: map[string]bool{}, changed: make(chan struct{})}
 	for _, c := range cfg.Clusters {
 		f.topics = append(f.topics, cellog.PositionsTopicName(cfg.Kafka.Prefix, c.Name))
 	}
@@ -57,15 +59,28 @@ func (f *final) stop() {
 	}
 }
 
-// mark returns up to where a shard is final. Nothing is known before all
+// Mark returns up to where a shard is final. Nothing is known before all
 // topics were read once: a shard may have been another cluster's before.
-func (f *final) mark(datastore string, shard cellog.ShardID) (cellog.AddedID, bool) {
+func (f *final) Mark(datastore string, shard cellog.ShardID) (storage.Mark, bool) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	if len(f.known) < len(f.topics) {
-		return 0, false
+		return storage.Mark{}, false
 	}
-	return f.last[datastore][shard], true
+	return f.marks[datastore][shard], true
+}
+
+// Changed returns a channel that is closed when a mark moves.
+func (f *final) Changed() <-chan struct{} {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.changed
+}
+
+// upTo is Mark for those who want the last final added_id alone.
+func (f *final) upTo(datastore string, shard cellog.ShardID) (cellog.AddedID, bool) {
+	m, ok := f.Mark(datastore, shard)
+	return m.Last, ok
 }
 
 func (f *final) follow(ctx context.Context, topic string) {
@@ -103,6 +118,7 @@ func (f *final) followOnce(ctx context.Context, topic string) error {
 	}
 	f.mu.Lock()
 	f.known[topic] = true
+	f.wake()
 	f.mu.Unlock()
 	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{Config: f.cfg})
 	if err != nil {
@@ -127,10 +143,19 @@ func (f *final) take(r kafka.Fetched) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.last[ds] == nil {
-		f.last[ds] = map[cellog.ShardID]cellog.AddedID{}
+	if f.marks[ds] == nil {
+		f.marks[ds] = map[cellog.ShardID]storage.Mark{}
 	}
 	// Final is for ever: an older record read again changes nothing.
-	f.last[ds][shard] = max(f.last[ds][shard], p.Last)
+	if m := f.marks[ds][shard]; p.Epoch > m.Epoch || p.Epoch == m.Epoch && p.Last > m.Last {
+		f.marks[ds][shard] = storage.Mark{Epoch: p.Epoch, First: p.First, Last: p.Last}
+		f.wake()
+	}
 	return nil
+}
+
+// wake tells those who wait for a change. f.mu is held.
+func (f *final) wake() {
+	close(f.changed)
+	f.changed = make(chan struct{})
 }

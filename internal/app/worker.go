@@ -42,7 +42,10 @@ type Worker struct {
 // NewWorker builds a worker; Start connects and serves.
 func NewWorker(cfg *config.Config, env Env) (_ *Worker, err error) {
 	w := &Worker{cfg: cfg, final: newFinal(cfg, env), log: env.log()}
-	w.store, err = mysql.New(mysql.Config{Clusters: Clusters(cfg, workerAccount), Logger: env.log(), Registerer: env.Registry})
+	w.store, err = mysql.New(mysql.Config{
+		Clusters: Clusters(cfg, workerAccount), Ack: datastoreAcks(cfg), Copies: cfg.Worker.Copies, Marks: w.final,
+		Logger: env.log(), Registerer: env.Registry,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +79,7 @@ func NewWorker(cfg *config.Config, env Env) (_ *Worker, err error) {
 		index = indexer.NewQuerier(tables, indexes)
 	}
 	w.api, err = httpapi.New(httpapi.Config{
-		Ingest: w.ingest, Store: w.store, Index: index, Final: w.final.mark, Limits: limits, Worker: name,
+		Ingest: w.ingest, Store: w.store, Index: index, Final: w.final.upTo, Limits: limits, Worker: name,
 		BatchBytes: int(cfg.Limits.BatchBytes), BatchCells: cfg.Limits.BatchCells,
 		PutTimeout: cfg.Worker.PutTimeout, ReadTimeout: cfg.Worker.ReadTimeout,
 		Logger: env.log(), Registerer: env.Registry,
@@ -110,7 +113,7 @@ func (w *Worker) Start(ctx context.Context) error {
 	}
 	drain, cancel := context.WithCancel(context.Background())
 	w.cancelDrain = cancel
-	w.draining.Go(func() { mysql.NewDrainer(w.store, w.final.mark).Run(drain) })
+	w.draining.Go(func() { mysql.NewDrainer(w.store).Run(drain) })
 	w.started = true
 	w.log.Info("serving", "http", w.server.Addr())
 	return nil

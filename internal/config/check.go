@@ -32,9 +32,13 @@ func (c *Config) check() []problem {
 	var k checker
 	k.kafka(&c.Kafka)
 	k.clusters(c.Clusters)
-	k.datastores(c.Datastores)
+	k.datastores(c.Datastores, len(c.Clusters))
 	k.addr("worker.listen", c.Worker.Listen, true)
 	k.baseURL("worker.advertise", c.Worker.Advertise)
+	k.number("worker.copies", int64(c.Worker.Copies), 1, 16)
+	if n := len(c.Clusters); n > 1 && c.Worker.Copies >= n {
+		k.bad("worker.copies", "%d copies on other clusters want %d clusters, there are %d", c.Worker.Copies, c.Worker.Copies+1, n)
+	}
 	k.duration("worker.shutdown_grace", c.Worker.ShutdownGrace, 0, time.Hour)
 	k.duration("worker.put_timeout", c.Worker.PutTimeout, time.Millisecond, time.Hour)
 	k.duration("worker.read_timeout", c.Worker.ReadTimeout, time.Millisecond, time.Hour)
@@ -114,7 +118,7 @@ func (k *checker) clusters(clusters []Cluster) {
 	}
 }
 
-func (k *checker) datastores(all []Datastore) {
+func (k *checker) datastores(all []Datastore, clusters int) {
 	seen := map[string]bool{}
 	for i, d := range all {
 		at := fmt.Sprintf("datastores[%d]", i)
@@ -124,7 +128,12 @@ func (k *checker) datastores(all []Datastore) {
 			k.bad(at+".name", "there is already a datastore %q", d.Name)
 		}
 		seen[d.Name] = true
-		k.oneOf(at+".ack", d.Ack, "primary")
+		if d.Ack != "" {
+			k.oneOf(at+".ack", d.Ack, "primary", "copy", "final")
+		}
+		if d.Ack == "copy" && clusters == 1 {
+			k.bad(at+".ack", "copy wants another cluster to hold copies, there is one alone: add clusters, or say primary or final")
+		}
 	}
 }
 

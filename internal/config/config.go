@@ -76,8 +76,9 @@ type Account struct {
 // Datastore holds the options of one datastore.
 type Datastore struct {
 	Name string `yaml:"name"`
-	// Ack says what a 201 waits for. Only "primary" exists so far. Default
-	// primary.
+	// Ack says how safe a cell is when its put is answered: primary (on its
+	// master's disk), copy (also on another cluster's master, or in Kafka) or
+	// final (in Kafka). Default copy, but primary with one cluster alone.
 	Ack string `yaml:"ack"`
 	// MergedTopic also publishes every column to <datastore>._all. Default
 	// false.
@@ -99,6 +100,9 @@ type Worker struct {
 	// gives no answer, instead of keeping them on two machines of other
 	// clusters and answering 202. Default false.
 	NoBuffering bool `yaml:"no_buffering"`
+	// Copies is how many other clusters' masters hold a copy of a cell until
+	// it is final, where ack is copy. Default 1.
+	Copies int `yaml:"copies"`
 	// ShutdownGrace is how long a stop waits for requests in flight. Default
 	// 10s.
 	ShutdownGrace time.Duration `yaml:"shutdown_grace"`
@@ -168,7 +172,7 @@ type Log struct {
 // Default returns the values of what a file leaves out.
 func Default() Config {
 	return Config{
-		Worker: Worker{Listen: "127.0.0.1:8080", ShutdownGrace: 10 * time.Second, PutTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second},
+		Worker: Worker{Listen: "127.0.0.1:8080", Copies: 1, ShutdownGrace: 10 * time.Second, PutTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second},
 		Limits: Limits{BodyBytes: 8 << 20, JSONDepth: 1000, BatchCells: 10000, BatchBytes: 64 << 20, QueueBytes: 256 << 20},
 		Tailer: Tailer{HeartbeatInterval: 500 * time.Millisecond, TransactionCells: 10000},
 		Admin:  Admin{Listen: "127.0.0.1:9180", MaxLag: 10 * time.Second},
@@ -179,10 +183,17 @@ func Default() Config {
 // Datastore returns the options of a datastore, the defaults if it is not
 // listed.
 func (c *Config) Datastore(name string) Datastore {
+	out := Datastore{Name: name}
 	for _, d := range c.Datastores {
 		if d.Name == name {
-			return d
+			out = d
 		}
 	}
-	return Datastore{Name: name, Ack: "primary"}
+	if out.Ack == "" {
+		out.Ack = "copy"
+		if len(c.Clusters) < 2 {
+			out.Ack = "primary"
+		}
+	}
+	return out
 }

@@ -66,12 +66,6 @@ func parse(name string, text []byte) (*Config, *ast.File, error) {
 			return nil, nil, placed(name, err)
 		}
 	}
-	// An empty section ("worker:") sets nothing.
-	for i := range cfg.Datastores {
-		if cfg.Datastores[i].Ack == "" {
-			cfg.Datastores[i].Ack = "primary"
-		}
-	}
 	if err := report(name, file, cfg.check()); err != nil {
 		return nil, nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ import (
 
 // newClusters makes a datastore with one shard, on the first of several
 // clusters, and a store over all of them.
-func newClusters(t *testing.T, sets ...[]*mysqltest.Node) *bundle {
+func newClusters(t testing.TB, sets ...[]*mysqltest.Node) *bundle {
 	t.Helper()
 	ds := fmt.Sprintf("t%d", serial.Add(1))
 	var admin, worker []storage.Cluster
@@ -28,7 +29,8 @@ func newClusters(t *testing.T, sets ...[]*mysqltest.Node) *bundle {
 	if err := CreateDatastore(t.Context(), CreateConfig{Name: ds, Shards: 1, Clusters: admin, Grant: grant}); err != nil {
 		t.Fatal(err)
 	}
-	st, err := New(Config{Clusters: worker, RefreshEvery: 50 * time.Millisecond, DialTimeout: 500 * time.Millisecond})
+	marks := &testMarks{changed: make(chan struct{})}
+	st, err := New(Config{Clusters: worker, Marks: marks, RefreshEvery: 50 * time.Millisecond, DialTimeout: 500 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +42,35 @@ func newClusters(t *testing.T, sets ...[]*mysqltest.Node) *bundle {
 			t.Error(err)
 		}
 	})
-	return &bundle{Store: st, ds: ds}
+	return &bundle{Store: st, ds: ds, marks: marks}
+}
+
+// testMarks is one mark for all shards, which a test moves.
+type testMarks struct {
+	mu      sync.Mutex
+	mark    storage.Mark
+	known   bool
+	changed chan struct{}
+}
+
+func (m *testMarks) Mark(string, cellog.ShardID) (storage.Mark, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mark, m.known
+}
+
+func (m *testMarks) Changed() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.changed
+}
+
+func (m *testMarks) set(mark storage.Mark) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mark, m.known = mark, true
+	close(m.changed)
+	m.changed = make(chan struct{})
 }
 
 func copiesOn(t *testing.T, n *mysqltest.Node, table, ds string) string {
@@ -73,9 +103,7 @@ func (b *bundle) sees(cluster int, writable bool) func() bool {
 func TestBufferAndDrain(t *testing.T) {
 	primary, b1, b2 := mysqltest.Start(t), mysqltest.Start(t), mysqltest.Start(t)
 	st := newClusters(t, []*mysqltest.Node{primary}, []*mysqltest.Node{b1}, []*mysqltest.Node{b2})
-	mark := cellog.AddedID(0)
-	known := false
-	d := NewDrainer(st.Store, func(string, cellog.ShardID) (cellog.AddedID, bool) { return mark, known })
+	d := NewDrainer(st.Store)
 	once := func() {
 		t.Helper()
 		if err := d.Once(t.Context()); err != nil {
@@ -137,11 +165,11 @@ func TestBufferAndDrain(t *testing.T) {
 			t.Errorf("cell %d: %+v %v", i, c, err)
 		}
 	}
-	known, mark = true, 2 // of 1: the other body, 2 and 3: the copies
+	st.marks.set(storage.Mark{Epoch: 1, First: 1, Last: 2}) // of 1: the other body, 2 and 3: the copies
 	once()
 	copies("buffered_cells", "1")
 	copies("rejected_cells", "1")
-	mark = 3
+	st.marks.set(storage.Mark{Epoch: 1, First: 1, Last: 3})
 	once()
 	copies("buffered_cells", "0")
 	once()
@@ -196,8 +224,7 @@ func TestDrainManyCopies(t *testing.T) {
 			batch = nil
 		}
 	}
-	mark := cellog.AddedID(0)
-	d := NewDrainer(st.Store, func(string, cellog.ShardID) (cellog.AddedID, bool) { return mark, true })
+	d := NewDrainer(st.Store)
 	once := func() {
 		t.Helper()
 		if err := d.Once(t.Context()); err != nil {
@@ -219,7 +246,7 @@ func TestDrainManyCopies(t *testing.T) {
 	if rows := checkDense(t, primary.DB(t, ""), st.ds, 0); rows != n {
 		t.Errorf("%d rows, want %d", rows, n)
 	}
-	mark = n
+	st.marks.set(storage.Mark{Epoch: 1, First: 1, Last: n})
 	once()
 	for _, b := range []*mysqltest.Node{b1, b2} {
 		if got := copiesOn(t, b, "buffered_cells", st.ds); got != "0" {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/storage"
 )
 
@@ -29,6 +30,15 @@ type Config struct {
 	RefreshEvery time.Duration
 	// DialTimeout bounds a connection attempt. Default 2 s.
 	DialTimeout time.Duration
+	// Ack says what the answer to a put of a datastore waits for. Default:
+	// storage.AckPrimary for all.
+	Ack func(datastore string) storage.Ack
+	// Copies is how many copies on other clusters' masters storage.AckCopy
+	// asks for. Default 1.
+	Copies int
+	// Marks knows what is final. Required where a datastore's ack is not
+	// AckPrimary.
+	Marks storage.Marks
 	// Logger gets what an operator should know. Default: discard.
 	Logger *slog.Logger
 	// Registerer takes the metrics. Default: none.
@@ -52,11 +62,26 @@ func (c Config) withDefaults() Config {
 	if c.DialTimeout == 0 {
 		c.DialTimeout = 2 * time.Second
 	}
+	if c.Ack == nil {
+		c.Ack = func(string) storage.Ack { return storage.AckPrimary }
+	}
+	if c.Copies == 0 {
+		c.Copies = 1
+	}
+	if c.Marks == nil {
+		c.Marks = nothingFinal{}
+	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	return c
 }
+
+// nothingFinal is what is known where nobody follows the positions.
+type nothingFinal struct{}
+
+func (nothingFinal) Mark(string, cellog.ShardID) (storage.Mark, bool) { return storage.Mark{}, false }
+func (nothingFinal) Changed() <-chan struct{}                         { return nil }
 
 func (c Config) check() error {
 	if len(c.Clusters) == 0 {
@@ -71,6 +96,9 @@ func (c Config) check() error {
 			return fmt.Errorf("storage/mysql: cluster %q is there twice", cl.Name)
 		}
 		seen[cl.Name] = true
+	}
+	if c.Copies < 1 || c.Copies >= len(c.Clusters) && c.Copies > 1 {
+		return fmt.Errorf("storage/mysql: copies %d: want 1 to %d, one fewer than there are clusters", c.Copies, max(len(c.Clusters)-1, 1))
 	}
 	if c.Writers < 0 || c.Readers < 0 {
 		return fmt.Errorf("storage/mysql: writers %d, readers %d: want at least 1", c.Writers, c.Readers)

@@ -209,7 +209,10 @@ func (a *admin) createShard(ctx context.Context, cfg CreateConfig, shard cellog.
 	if err := a.migrate(ctx, database, sqlfiles.Shard()); err != nil {
 		return err
 	}
-	_, err := a.db.ExecContext(ctx, "INSERT IGNORE INTO `"+database+"`.shard_log (id, epoch, term, state, last_added_id, last_created_at) VALUES (1, ?, ?, 'open', 0, ?)",
+	// A cluster that has seen promotions is of a later term: the newest that
+	// its own server knows.
+	_, err := a.db.ExecContext(ctx, "INSERT IGNORE INTO `"+database+"`.shard_log (id, epoch, term, state, last_added_id, last_created_at) "+
+		"SELECT 1, ?, COALESCE(MAX(t.term), ?), 'open', 0, ? FROM cellog_meta.cluster AS c LEFT JOIN cellog_meta.terms AS t ON t.cluster = c.name WHERE c.id = 1",
 		int(cellog.FirstEpoch), int(cellog.FirstTerm), time.Unix(0, 0).UTC())
 	if err != nil {
 		return err

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -22,15 +21,9 @@ const shardsPerLook = 512
 type look struct {
 	node       *node
 	readOnly   bool
+	self       string // SQL
 	datastores []storage.Datastore
-	shards     []shardState
-}
-
-type shardState struct {
-	datastore string
-	shard     cellog.ShardID
-	epoch     cellog.Epoch
-	state     string
+	shards     []ShardHead
 }
 
 // discover asks every server which datastores and shards it holds and renews
@@ -60,6 +53,9 @@ func (s *Store) discover(ctx context.Context) error {
 		n.mu.Lock()
 		n.seen = l != nil
 		n.writable = l != nil && !l.readOnly
+		if l != nil {
+			n.self = l.self
+		}
 		n.mu.Unlock()
 		if l == nil {
 			s.metrics.nodeUp.WithLabelValues(n.cluster, n.Name).Set(0)
@@ -79,7 +75,7 @@ func (s *Store) discover(ctx context.Context) error {
 			continue
 		}
 		for _, sh := range l.shards {
-			s.placed.Store(cellog.DatabaseName(sh.datastore, sh.shard), l.node.cluster)
+			s.placed.Store(cellog.DatabaseName(sh.Datastore, sh.Shard), l.node.cluster)
 			if !l.readOnly {
 				s.propose(l.node, sh)
 			}
@@ -89,17 +85,19 @@ func (s *Store) discover(ctx context.Context) error {
 }
 
 // propose enters a shard's place into the routes if it is open there.
-func (s *Store) propose(n *node, sh shardState) {
-	if sh.state == "open" {
-		s.routes.Set(storage.Route{Datastore: sh.datastore, Shard: sh.shard, Cluster: n.cluster, Node: n.Name, Epoch: sh.epoch})
+func (s *Store) propose(n *node, sh ShardHead) {
+	if sh.State == "open" {
+		s.routes.Set(storage.Route{Datastore: sh.Datastore, Shard: sh.Shard, Cluster: n.cluster, Node: n.Name, Epoch: sh.Epoch})
 	}
 }
 
 func lookAt(ctx context.Context, n *node) (*look, error) {
 	l := &look{node: n}
-	if err := n.read.QueryRowContext(ctx, "SELECT @@global.read_only").Scan(&l.readOnly); err != nil {
+	var version string
+	if err := n.read.QueryRowContext(ctx, "SELECT @@global.read_only, VERSION()").Scan(&l.readOnly, &version); err != nil {
 		return nil, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err)
 	}
+	l.self = selfName(version)
 	var err error
 	if l.datastores, err = datastoresOf(ctx, n.read); err != nil {
 		return nil, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err)
@@ -108,49 +106,13 @@ func lookAt(ctx context.Context, n *node) (*look, error) {
 	for _, d := range l.datastores {
 		known[d.Name] = d.Shards
 	}
-	rows, err := n.read.QueryContext(ctx, "SELECT table_schema FROM information_schema.tables WHERE table_name = 'shard_log'")
+	heads, err := Heads(ctx, n.read)
 	if err != nil {
 		return nil, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err)
 	}
-	var parts []string
-	var names []string
-	err = each(rows, func() error {
-		var database string
-		if err := rows.Scan(&database); err != nil {
-			return err
-		}
-		ds, shard, ok := cellog.ParseDatabaseName(database)
-		if ok && int(shard) < known[ds] {
-			names = append(names, database)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err)
-	}
-	for len(names) > 0 {
-		batch := names[:min(len(names), shardsPerLook)]
-		names = names[len(batch):]
-		parts = parts[:0]
-		for _, database := range batch {
-			parts = append(parts, "SELECT '"+database+"', epoch, state FROM `"+database+"`.shard_log WHERE id = 1")
-		}
-		rows, err := n.read.QueryContext(ctx, strings.Join(parts, " UNION ALL "))
-		if err != nil {
-			return nil, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err)
-		}
-		err = each(rows, func() error {
-			var database string
-			var sh shardState
-			if err := rows.Scan(&database, &sh.epoch, &sh.state); err != nil {
-				return err
-			}
-			sh.datastore, sh.shard, _ = cellog.ParseDatabaseName(database)
-			l.shards = append(l.shards, sh)
-			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err)
+	for _, h := range heads {
+		if int(h.Shard) < known[h.Datastore] {
+			l.shards = append(l.shards, h)
 		}
 	}
 	return l, nil
@@ -213,10 +175,10 @@ func (s *Store) lookFor(ctx context.Context, datastore string, shard cellog.Shar
 			g.Go(func() error {
 				lctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 				defer cancel()
-				sh := shardState{datastore: datastore, shard: shard}
+				sh := ShardHead{Datastore: datastore, Shard: shard}
 				var readOnly bool
 				err := n.read.QueryRowContext(lctx, "SELECT @@global.read_only, epoch, state FROM "+quote(datastore, shard)+".shard_log WHERE id = 1").
-					Scan(&readOnly, &sh.epoch, &sh.state)
+					Scan(&readOnly, &sh.Epoch, &sh.State)
 				if err == nil && !readOnly {
 					s.propose(n, sh)
 				}

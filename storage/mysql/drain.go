@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,21 +24,18 @@ const (
 	drainTimeout = 5 * time.Second
 )
 
-// Final returns up to which added_id a shard's log is final; false when that is
-// not known.
-type Final func(datastore string, shard cellog.ShardID) (cellog.AddedID, bool)
-
-// Drainer brings unnumbered copies to their shards, by the ordinary put, and
-// deletes a copy when a put of it was answered by a cell that is final. A copy
-// that lost to another body, or is refused for good, goes to rejected_cells with
-// the reason and the winner. Everything it does may be done twice, or by two
-// drainers at once, without harm.
+// Drainer deletes copies that are not needed any more. A numbered one of its
+// shard's present epoch goes when its added_id is final. Any other, an unnumbered
+// one or one of an older epoch, is brought to its shard by the ordinary put, and
+// goes when that was answered by a cell that is final. A copy that lost to another
+// body, or is refused for good, goes to rejected_cells with the reason and the
+// winner. Everything it does may be done twice, or by two drainers at once,
+// without harm.
 //
 // While a primary is away, or Kafka, no copy's body is read: there may be
 // millions.
 type Drainer struct {
-	s     *Store
-	final Final
+	s *Store
 	// answered are the copies that were put and wait to be final.
 	answered map[copyID]copied
 }
@@ -55,11 +53,12 @@ type copied struct {
 	shard     cellog.ShardID
 	put       cellog.Put
 	stored    cellog.Stored // the answer to its put
+	epoch     cellog.Epoch  // of the primary that gave it
 }
 
-// NewDrainer returns a Drainer of a store.
-func NewDrainer(s *Store, final Final) *Drainer {
-	return &Drainer{s: s, final: final, answered: map[copyID]copied{}}
+// NewDrainer returns a Drainer of a store, whose Marks say what is final.
+func NewDrainer(s *Store) *Drainer {
+	return &Drainer{s: s, answered: map[copyID]copied{}}
 }
 
 // Run drains until ctx ends.
@@ -130,13 +129,36 @@ func (d *Drainer) node(ctx context.Context, n *node) error {
 	d.s.metrics.observeBuffer(ctx, n, len(all) > 0)
 	var errs []error
 	for _, p := range all {
-		errs = append(errs, d.placement(ctx, n, p))
+		mark, known := d.s.cfg.Marks.Mark(p.datastore, p.shard)
+		if known && mark.Last > 0 {
+			errs = append(errs, d.forget(ctx, n, p, mark))
+		}
+		errs = append(errs, d.placement(ctx, n, p, mark.Epoch))
 	}
 	return errors.Join(errs...)
 }
 
-// placement puts a holder's copies of one shard, if its primary is there.
-func (d *Drainer) placement(ctx context.Context, n *node, p placement) error {
+// forget deletes a holder's numbered copies of a shard that are final. One of an
+// older epoch may be of a branch that is dead: its number says nothing.
+func (d *Drainer) forget(ctx context.Context, n *node, p placement, m storage.Mark) error {
+	for {
+		// Committed reads take no locks between the rows, where others insert.
+		res, err := n.write.ExecContext(ctx, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; DELETE FROM cellog_buffer.buffered_cells "+
+			"WHERE cluster = ? AND datastore = ? AND shard = ? AND epoch = ? AND added_id BETWEEN ? AND ? ORDER BY added_id LIMIT "+strconv.Itoa(drainIDs),
+			p.cluster, p.datastore, int(p.shard), int(m.Epoch), int64(m.First), int64(m.Last))
+		if err != nil {
+			return err
+		}
+		gone, err := res.RowsAffected()
+		if err != nil || gone < drainIDs {
+			return err
+		}
+	}
+}
+
+// placement puts a holder's copies of one shard that have no number or one of an
+// older epoch than the given one, if the shard's primary is there.
+func (d *Drainer) placement(ctx context.Context, n *node, p placement, epoch cellog.Epoch) error {
 	route, err := d.s.routes.Route(p.datastore, p.shard)
 	if errors.Is(err, storage.ErrUnavailable) {
 		return nil // nobody has it open: wait
@@ -145,13 +167,13 @@ func (d *Drainer) placement(ctx context.Context, n *node, p placement) error {
 		return err
 	}
 	primary, err := d.s.node(route)
-	if err != nil || !primary.isWritable() {
-		return err
+	if err != nil || !primary.isWritable() || route.Epoch < epoch {
+		return err // a deposed one is no primary
 	}
 	for after := int64(0); ; {
 		var ids []int64
-		rows, err := n.read.QueryContext(ctx, "SELECT id FROM cellog_buffer.buffered_cells WHERE cluster = ? AND datastore = ? AND shard = ? AND epoch IS NULL AND id > ? ORDER BY id LIMIT ?",
-			p.cluster, p.datastore, int(p.shard), after, drainIDs)
+		rows, err := n.read.QueryContext(ctx, "SELECT id FROM cellog_buffer.buffered_cells WHERE cluster = ? AND datastore = ? AND shard = ? AND (epoch IS NULL OR epoch < ?) AND id > ? ORDER BY id LIMIT ?",
+			p.cluster, p.datastore, int(p.shard), int(epoch), after, drainIDs)
 		if err == nil {
 			err = each(rows, func() error {
 				err := rows.Scan(&after)
@@ -194,7 +216,7 @@ func (d *Drainer) copies(ctx context.Context, n *node, p placement, ids []int64)
 		args[i] = id
 	}
 	rows, err := n.read.QueryContext(ctx, "SELECT id, row_key, column_name, ref_key, body, traceparent FROM cellog_buffer.buffered_cells WHERE id IN (?"+
-		strings.Repeat(",?", len(ids)-1)+") AND epoch IS NULL ORDER BY id", args...)
+		strings.Repeat(",?", len(ids)-1)+") ORDER BY id", args...)
 	if err != nil {
 		return nil, err
 	}
@@ -229,12 +251,12 @@ func (d *Drainer) put(ctx context.Context, cs []copied) error {
 	for i := range cs {
 		puts[i] = cs[i].put
 	}
-	stored, errs := d.s.Write(ctx, cs[0].datastore, cs[0].shard, puts)
+	stored, errs, epoch := d.s.put(ctx, cs[0].datastore, cs[0].shard, puts)
 	var left []error
 	for i, c := range cs {
 		switch {
 		case errs[i] == nil:
-			c.stored, c.put.Body = stored[i], nil
+			c.stored, c.epoch, c.put.Body = stored[i], epoch, nil
 			d.answered[c.copyID] = c
 		case errors.Is(errs[i], storage.ErrColumnLimit):
 			left = append(left, d.reject(ctx, &c, "column_limit"))
@@ -249,7 +271,12 @@ func (d *Drainer) put(ctx context.Context, cs []copied) error {
 // settle lets a copy go whose put was answered by a cell that is final. That
 // another drainer was faster is no error.
 func (d *Drainer) settle(ctx context.Context, c *copied) error {
-	if mark, known := d.final(c.datastore, c.shard); !known || c.stored.AddedID > mark {
+	mark, known := d.s.cfg.Marks.Mark(c.datastore, c.shard)
+	if known && c.epoch < mark.Epoch {
+		delete(d.answered, c.copyID) // that primary was deposed: put it again
+		return nil
+	}
+	if !known || c.stored.AddedID > mark.Last {
 		return nil
 	}
 	var err error
@@ -264,7 +291,7 @@ func (d *Drainer) settle(ctx context.Context, c *copied) error {
 	return err
 }
 
-const deleteCopy = "DELETE FROM cellog_buffer.buffered_cells WHERE id = ? AND row_key = ? AND epoch IS NULL"
+const deleteCopy = "DELETE FROM cellog_buffer.buffered_cells WHERE id = ? AND row_key = ?"
 
 // reject moves a copy to rejected_cells, on its holder. Of two drainers the one
 // that has the copy's lock first does it.
@@ -283,7 +310,7 @@ func (d *Drainer) reject(ctx context.Context, c *copied, reason string) error {
 	}
 	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
 	var one int
-	err = tx.QueryRowContext(ctx, "SELECT 1 FROM cellog_buffer.buffered_cells WHERE id = ? AND row_key = ? AND epoch IS NULL FOR UPDATE", c.id, c.put.Row[:]).Scan(&one)
+	err = tx.QueryRowContext(ctx, "SELECT 1 FROM cellog_buffer.buffered_cells WHERE id = ? AND row_key = ? FOR UPDATE", c.id, c.put.Row[:]).Scan(&one)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}

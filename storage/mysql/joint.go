@@ -98,11 +98,15 @@ func insertSections(ctx context.Context, conn *sql.Conn, sections []section) ([]
 		sb = append(sb, "@l"+strconv.Itoa(i)+" = NULL"...)
 	}
 	sb = append(sb, "; "...)
+	wantSafe := slices.ContainsFunc(sections, func(s section) bool { return s.batch.wantSafe })
+	if wantSafe {
+		sb = append(sb, lockTerms...)
+	}
 	for i := range sections {
 		sec := &sections[i]
 		num := strconv.Itoa(i)
 		// No waiting: whoever holds a shard must not hold up the others.
-		sb = append(sb, "SELECT last_added_id, GREATEST(last_created_at, NOW(6)) INTO @l"+num+", @t"+num+" FROM "+sec.tx.db+".shard_log"+sec.tx.isOpen()+
+		sb = append(sb, "SELECT last_added_id, GREATEST(last_created_at, NOW(6)), term INTO @l"+num+", @t"+num+", @s"+num+" FROM "+sec.tx.db+".shard_log"+sec.tx.isOpen()+
 			" AND @@global.read_only = 0 FOR UPDATE NOWAIT; UPDATE "+sec.tx.db+".shard_log SET last_added_id = @l"+num+" + "+strconv.Itoa(len(sec.groups))+
 			", last_created_at = @t"+num+" WHERE id = 1; "...)
 		sb, args = sec.tx.appendInsert(sb, args, num, sec.groups)
@@ -114,17 +118,25 @@ func insertSections(ctx context.Context, conn *sql.Conn, sections []section) ([]
 			sb = append(sb, ", "...)
 		}
 		num := strconv.Itoa(i)
-		sb = append(sb, "@l"+num+", CAST(@t"+num+" AS DATETIME(6))"...)
+		sb = append(sb, "@l"+num+", CAST(@t"+num+" AS DATETIME(6)), @s"+num...)
+	}
+	if wantSafe {
+		sb = append(sb, ", @h"...)
+	} else {
+		sb = append(sb, ", NULL"...)
 	}
 	rows, err := conn.QueryContext(ctx, string(sb), args...)
 	if err != nil {
 		return nil, err
 	}
 	before, created := make([]sql.NullInt64, len(sections)), make([]sql.NullTime, len(sections))
-	dest := make([]any, 0, 2*len(sections))
+	terms := make([]cellog.Term, len(sections))
+	var holders sql.NullString
+	dest := make([]any, 0, 3*len(sections)+1)
 	for i := range sections {
-		dest = append(dest, &before[i], &created[i])
+		dest = append(dest, &before[i], &created[i], &terms[i])
 	}
+	dest = append(dest, &holders)
 	if err := each(rows, func() error { return rows.Scan(dest...) }); err != nil {
 		return nil, err
 	}
@@ -133,7 +145,12 @@ func insertSections(ctx context.Context, conn *sql.Conn, sections []section) ([]
 		if !before[i].Valid || !created[i].Valid {
 			return nil, errors.New("the server did not tell the numbers")
 		}
-		at[i] = taken{cellog.AddedID(before[i].Int64), created[i].Time.In(time.UTC)}
+		at[i] = taken{before: cellog.AddedID(before[i].Int64), createdAt: created[i].Time.In(time.UTC)}
+		if wantSafe {
+			if at[i].known, err = parseKnown(sections[i].tx.route.Epoch, terms[i], holders); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return at, nil
 }

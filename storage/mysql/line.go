@@ -51,11 +51,19 @@ type line struct {
 type passenger struct {
 	route storage.Route
 	take  func() []cellog.Put
-	wake  chan bool    // true: lead; false: another has led
-	batch *batch       // set by who leads
-	err   error        // of the joint transaction, see Store.join
-	start time.Time    // when its puts were taken
-	group []*passenger // those whom it leads
+	// wantSafe says that its cells are to be made safe once they are written.
+	wantSafe bool
+	wake     chan bool    // true: lead; false: another has led
+	batch    *batch       // set by who leads
+	err      error        // of the joint transaction, see Store.join
+	start    time.Time    // when its puts were taken
+	group    []*passenger // those whom it leads
+}
+
+// fill takes the passenger's puts.
+func (p *passenger) fill() {
+	p.start, p.batch = time.Now(), newBatch(p.take())
+	p.batch.wantSafe = p.wantSafe
 }
 
 // enter waits until p leads, or has been taken along. led is false too when ctx
@@ -115,7 +123,7 @@ func (l *line) leave() {
 // gather takes the leader's puts, and those of the writes that go with it.
 func (l *line) gather(leader *passenger) {
 	for p, cells, size := leader, 0, 0; p != nil; p = l.board(leader) {
-		p.start, p.batch = time.Now(), newBatch(p.take())
+		p.fill()
 		cells += len(p.batch.puts)
 		for i := range p.batch.puts {
 			size += len(p.batch.puts[i].Body)

@@ -37,8 +37,9 @@ func grant(ctx context.Context, db *sql.DB, database string) error {
 // bundle is a fresh datastore with an open store, which has a worker's rights.
 type bundle struct {
 	*Store
-	ds string
-	db *sql.DB // an admin's
+	ds    string
+	db    *sql.DB    // an admin's
+	marks *testMarks // nil unless it is of newClusters
 }
 
 // newOpenStore makes a datastore on a server, or on a master with minions.

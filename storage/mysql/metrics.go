@@ -24,6 +24,7 @@ type metrics struct {
 	splits         prometheus.Counter
 	duplicateLooks prometheus.Counter
 	staleRoutes    prometheus.Counter
+	uncopied       prometheus.Counter
 	nodeUp         *prometheus.GaugeVec
 	bufferedCells  *prometheus.GaugeVec
 	bufferedAge    *prometheus.GaugeVec
@@ -55,18 +56,19 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		resolves:       counter("resolves_total", "Writes whose answer was lost and whose outcome was looked up under the shard's lock."),
 		duplicateLooks: counter("duplicate_looks_total", "Write transactions that met a key which was taken."),
 		staleRoutes:    counter("route_looks_total", "Looks for a single shard's place, mostly after a stale route."),
+		uncopied:       counter("uncopied_cells_total", "Cells of which no other cluster's master took a copy, so that their answers waited until they were final."),
 		nodeUp: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cellog_storage_node_up", Help: "Whether a server answered the last look: 1 or 0.",
 		}, []string{"cluster", "node"}),
 		bufferedCells: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "cellog_storage_buffered_cells", Help: "Copies that a server holds of cells whose primary gave no answer.",
+			Name: "cellog_storage_buffered_cells", Help: "Copies that a server holds of other clusters' cells: those that are not final yet, and those whose primary gave no answer.",
 		}, []string{"cluster", "node"}),
 		bufferedAge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "cellog_storage_buffered_age_seconds", Help: "Age of the oldest of those copies; 0: there is none. Alert on a few minutes: a shard has no primary.",
+			Name: "cellog_storage_buffered_age_seconds", Help: "Age of the oldest of those copies; 0: there is none. Alert on a minute: a shard has no primary, or its cells do not reach Kafka.",
 		}, []string{"cluster", "node"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.cells, m.batchCells, m.writeSeconds, m.redos, m.resolves, m.jointShards, m.splits, m.duplicateLooks, m.staleRoutes, m.nodeUp, m.bufferedCells, m.bufferedAge)
+		reg.MustRegister(m.cells, m.batchCells, m.writeSeconds, m.redos, m.resolves, m.jointShards, m.splits, m.duplicateLooks, m.staleRoutes, m.uncopied, m.nodeUp, m.bufferedCells, m.bufferedAge)
 	}
 	return m
 }

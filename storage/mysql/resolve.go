@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strconv"
@@ -14,14 +15,14 @@ import (
 // keysPerLook bounds the keys that one statement looks up.
 const keysPerLook = 250
 
-// lookUp calls found for each group whose key is in entity, with the stored
-// body, which is only valid during the call.
-func (t *tx) lookUp(ctx context.Context, groups []*group, found func(g *group, stored []byte, at cellog.Stored)) error {
+// lookUp calls found for each group whose key is in entity, with its cell, the
+// body in stored form.
+func (t *tx) lookUp(ctx context.Context, groups []*group, found func(g *group, c *cellog.Cell)) error {
 	for len(groups) > 0 {
 		part := groups[:min(len(groups), keysPerLook)]
 		groups = groups[len(part):]
 		var sb strings.Builder
-		sb.WriteString("SELECT added_id, epoch, row_key, column_name, ref_key, body, created_at FROM " + t.db + ".entity WHERE ")
+		sb.WriteString("SELECT " + cellFields + " FROM " + t.db + ".entity WHERE ")
 		args := make([]any, 0, 3*len(part))
 		for i, g := range part {
 			if i > 0 {
@@ -35,12 +36,14 @@ func (t *tx) lookUp(ctx context.Context, groups []*group, found func(g *group, s
 			return err
 		}
 		err = each(rows, func() error {
-			c, err := scanCell(rows)
+			var trace sql.NullString
+			c, err := scanCell(rows, &trace)
 			if err != nil {
 				return err
 			}
+			c.Datastore, c.Shard, c.TraceParent = t.route.Datastore, t.route.Shard, trace.String
 			if g := t.batch.byKey[c.Key]; g != nil && !g.decided {
-				found(g, c.Body, cellog.Stored{Shard: t.route.Shard, AddedID: c.AddedID, Epoch: c.Epoch, CreatedAt: c.CreatedAt})
+				found(g, &c)
 			}
 			return nil
 		})
@@ -94,16 +97,13 @@ func (s *Store) resolveOnce(ctx context.Context, n *node, route storage.Route, b
 	if epoch != route.Epoch {
 		return finalError{fmt.Errorf("%w: the shard went from epoch %d to %d", storage.ErrOutcomeUnknown, route.Epoch, epoch)}
 	}
-	type place struct {
-		stored []byte
-		at     cellog.Stored
+	k, err := t.known(ctx)
+	if err != nil {
+		return err
 	}
 	open := b.open()
-	found := make(map[*group]place, len(open))
-	err = t.lookUp(ctx, open, func(g *group, stored []byte, at cellog.Stored) {
-		found[g] = place{append([]byte(nil), stored...), at}
-	})
-	if err != nil {
+	found := make(map[*group]*cellog.Cell, len(open))
+	if err := t.lookUp(ctx, open, func(g *group, c *cellog.Cell) { found[g] = c }); err != nil {
 		return err
 	}
 	if len(found) < len(open) {
@@ -115,7 +115,7 @@ func (s *Store) resolveOnce(ctx context.Context, n *node, route storage.Route, b
 	// equal cells while the answer was lost, and has said so: Same is true either
 	// way, and no two puts are ever answered Created for one cell.
 	for _, g := range open {
-		b.stands(g, found[g].stored, found[g].at)
+		b.stands(g, found[g], k)
 	}
 	return nil
 }

@@ -22,11 +22,13 @@ type node struct {
 	read    *sql.DB
 	breaker *storage.Breaker
 	line    line
+	copies  copyLine
 
 	mu       sync.Mutex
 	writable bool
 	seen     bool // answered the last look
 	beat     beat
+	self     string // the SQL expression that names the server for good; "": not looked at yet
 }
 
 // isWritable says whether the node answered the last look, and took writes.
@@ -99,6 +101,7 @@ func openNode(cfg Config, cluster string, n storage.Node) (*node, error) {
 	w.MultiStatements, w.MaxOpen = true, cfg.Writers
 	w.Session = map[string]string{
 		"time_zone": "'+00:00'", "wait_timeout": "3", "innodb_lock_wait_timeout": "2",
+		"group_concat_max_len": "1000000", // for lockTerms
 		// A stale route shows as a NULL number, which only a strict server
 		// refuses in an INSERT of several rows.
 		"sql_mode": "'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
@@ -125,6 +128,7 @@ func (s *Store) closePools() error {
 	for _, c := range s.clusters {
 		for _, n := range c.nodes {
 			errs = append(errs, mysqlconn.Close(n.write), mysqlconn.Close(n.read))
+			n.copies.ended.Wait() // they have no connections any more
 		}
 	}
 	return errors.Join(errs...)

@@ -41,6 +41,9 @@ type batch struct {
 	byKey  map[cellog.Key]*group
 	stored []cellog.Stored
 	errs   []error
+
+	wantSafe bool       // its cells are to be made safe: their primary tells what it knows
+	standing []standing // those that stand, if wantSafe
 }
 
 // Write is WriteNext with puts that are there already.
@@ -57,17 +60,35 @@ func (s *Store) Write(ctx context.Context, datastore string, shard cellog.ShardI
 // that nothing of it was kept. WriteNext gives up when ctx is done; it does not
 // keep puts after it returns.
 func (s *Store) WriteNext(ctx context.Context, datastore string, shard cellog.ShardID, take func() []cellog.Put) (stored []cellog.Stored, errs []error) {
-	p := &passenger{take: take}
+	p := &passenger{take: take, wantSafe: s.cfg.Ack(datastore) != storage.AckPrimary}
+	s.travel(ctx, p, datastore, shard)
+	if len(p.batch.standing) > 0 {
+		s.secure(ctx, p.batch, datastore, shard, p.route.Cluster)
+	}
+	s.metrics.observeWrite(p.batch, time.Since(p.start))
+	return p.batch.stored, p.batch.errs
+}
+
+// put writes cells that are safe elsewhere: it does not wait until they are here.
+// epoch is that of the primary that answered.
+func (s *Store) put(ctx context.Context, datastore string, shard cellog.ShardID, puts []cellog.Put) (stored []cellog.Stored, errs []error, epoch cellog.Epoch) {
+	p := &passenger{take: func() []cellog.Put { return puts }}
+	s.travel(ctx, p, datastore, shard)
+	s.metrics.observeWrite(p.batch, time.Since(p.start))
+	return p.batch.stored, p.batch.errs, p.route.Epoch
+}
+
+// travel writes p's batch to its primary: by itself, with others, or led by
+// another one.
+func (s *Store) travel(ctx context.Context, p *passenger, datastore string, shard cellog.ShardID) {
 	if n, err := s.place(p, datastore, shard); err == nil && n.line.enter(ctx, p) {
 		defer n.line.leave()
 		s.lead(ctx, n, p)
 	}
 	if p.batch == nil { // no route to any server yet, or no time left
-		p.batch, p.start = newBatch(take()), time.Now()
+		p.fill()
 	}
 	s.write(ctx, p, datastore, shard)
-	s.metrics.observeWrite(p.batch, time.Since(p.start))
-	return p.batch.stored, p.batch.errs
 }
 
 // lead writes what the passengers that go with p can write together.
@@ -111,6 +132,7 @@ func (s *Store) write(ctx context.Context, p *passenger, datastore string, shard
 			s.lookFor(ctx, datastore, shard)
 			continue
 		}
+		p.route = route
 		last = s.settle(ctx, route, b, s.attempt(ctx, route, b))
 	}
 	if !b.done() {
@@ -215,7 +237,10 @@ func (b *batch) refuse(g *group, err error) {
 }
 
 // created answers a group whose first member this batch has stored.
-func (b *batch) created(g *group, at cellog.Stored) {
+func (b *batch) created(g *group, at cellog.Stored, k *known) {
+	if b.wantSafe {
+		b.standing = append(b.standing, standing{g, b.puts[g.members[0]], at, k})
+	}
 	first := b.puts[g.members[0]].Body
 	at.Outcome = cellog.Created
 	b.stored[g.members[0]] = at
@@ -224,8 +249,12 @@ func (b *batch) created(g *group, at cellog.Stored) {
 }
 
 // stands answers a group whose key was taken before this batch.
-func (b *batch) stands(g *group, stored []byte, at cellog.Stored) {
-	b.compare(g, g.members, stored, at)
+func (b *batch) stands(g *group, c *cellog.Cell, k *known) {
+	at := cellog.Stored{Shard: c.Shard, AddedID: c.AddedID, Epoch: c.Epoch, CreatedAt: c.CreatedAt}
+	if b.wantSafe {
+		b.standing = append(b.standing, standing{g, cellog.Put{Key: c.Key, Body: c.Body, TraceParent: c.TraceParent}, at, k})
+	}
+	b.compare(g, g.members, c.Body, at)
 	g.decided = true
 }
 
@@ -331,7 +360,7 @@ func (t *tx) answer(groups []*group, at taken) {
 	t.committed = true
 	t.columns.add(t.route.Datastore, t.added)
 	for i, g := range groups {
-		t.batch.created(g, cellog.Stored{Shard: t.route.Shard, AddedID: at.before + cellog.AddedID(i+1), Epoch: t.route.Epoch, CreatedAt: at.createdAt})
+		t.batch.created(g, cellog.Stored{Shard: t.route.Shard, AddedID: at.before + cellog.AddedID(i+1), Epoch: t.route.Epoch, CreatedAt: at.createdAt}, at.known)
 	}
 }
 
@@ -339,6 +368,7 @@ func (t *tx) answer(groups []*group, at taken) {
 type taken struct {
 	before    cellog.AddedID
 	createdAt time.Time
+	known     *known // nil unless the batch wants it
 }
 
 // lost says what a failed second packet means. Only the errors that a server
@@ -358,9 +388,13 @@ const begin = "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; START TRANSACTION
 // With a stale route, or on a server that is no master, @l stays NULL.
 func (t *tx) takeNumbers(n int) string {
 	num, where := strconv.Itoa(n), t.isOpen()
+	terms := ""
+	if t.batch.wantSafe {
+		terms = lockTerms
+	}
 	if t.s.unlocked { // for the test that must fail: numbers without a lock
 		return "SET @l = NULL; UPDATE " + t.db + ".shard_log SET last_added_id = LAST_INSERT_ID(last_added_id + " + num + ")" + where +
-			"; SELECT LAST_INSERT_ID() - " + num + ", NOW(6) INTO @l, @t; START TRANSACTION; "
+			"; SELECT LAST_INSERT_ID() - " + num + ", NOW(6), 0 INTO @l, @t, @s; START TRANSACTION; " + terms
 	}
 	start := ""
 	if !t.begun {
@@ -369,7 +403,7 @@ func (t *tx) takeNumbers(n int) string {
 	}
 	return start + "SET @l = NULL; UPDATE " + t.db + ".shard_log SET last_added_id = last_added_id + " + num +
 		", last_created_at = GREATEST(last_created_at, NOW(6))" + where +
-		"; SELECT last_added_id - " + num + ", last_created_at INTO @l, @t FROM " + t.db + ".shard_log" + where + " AND @@global.read_only = 0; "
+		"; SELECT last_added_id - " + num + ", last_created_at, term INTO @l, @t, @s FROM " + t.db + ".shard_log" + where + " AND @@global.read_only = 0; " + terms
 }
 
 // insert sends one packet: first, the rows, the commit. One that fails ends it
@@ -382,15 +416,25 @@ func (t *tx) insert(ctx context.Context, first string, groups []*group) (taken, 
 	sb := make([]byte, 0, size)
 	sb = append(sb, first...)
 	sb, args := t.appendInsert(sb, make([]any, 0, 3*len(groups)), "", groups)
-	sb = append(sb, "; COMMIT; SELECT @l, CAST(@t AS DATETIME(6))"...)
+	sb = append(sb, "; COMMIT; SELECT @l, CAST(@t AS DATETIME(6)), @s"...)
+	if t.batch.wantSafe {
+		sb = append(sb, ", @h"...)
+	} else {
+		sb = append(sb, ", NULL"...)
+	}
 	rows, err := t.conn.QueryContext(ctx, string(sb), args...)
 	if err != nil {
 		return taken{}, err
 	}
 	var at taken
-	err = each(rows, func() error { return rows.Scan(&at.before, &at.createdAt) })
+	var term cellog.Term
+	var holders sql.NullString
+	err = each(rows, func() error { return rows.Scan(&at.before, &at.createdAt, &term, &holders) })
 	if err == nil && at.createdAt.IsZero() {
 		err = errors.New("the server did not tell the numbers")
+	}
+	if err == nil && t.batch.wantSafe {
+		at.known, err = parseKnown(t.route.Epoch, term, holders)
 	}
 	return at, err
 }
@@ -434,7 +478,11 @@ func (t *tx) isOpen() string {
 // taken and returns the others.
 func (t *tx) withoutDuplicates(ctx context.Context, groups []*group) ([]*group, error) {
 	t.s.metrics.duplicateLooks.Inc()
-	if err := t.lookUp(ctx, groups, func(g *group, stored []byte, at cellog.Stored) { t.batch.stands(g, stored, at) }); err != nil {
+	k, err := t.known(ctx)
+	if err == nil {
+		err = t.lookUp(ctx, groups, func(g *group, c *cellog.Cell) { t.batch.stands(g, c, k) })
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: look up duplicates: %w", errRedo, err)
 	}
 	left := groups[:0:0]
@@ -447,6 +495,24 @@ func (t *tx) withoutDuplicates(ctx context.Context, groups []*group) ([]*group, 
 		return nil, fmt.Errorf("%v: an added_id above shard_log's last_added_id is in entity: %w", t.route, storage.ErrDamaged)
 	}
 	return left, nil
+}
+
+// known asks, while the shard's lock is held, what the primary knows; nil if
+// the batch does not want it.
+func (t *tx) known(ctx context.Context) (*known, error) {
+	if !t.batch.wantSafe {
+		return nil, nil
+	}
+	rows, err := t.conn.QueryContext(ctx, lockTerms+"SELECT term, @h FROM "+t.db+".shard_log WHERE id = 1")
+	if err != nil {
+		return nil, err
+	}
+	var term cellog.Term
+	var holders sql.NullString
+	if err := each(rows, func() error { return rows.Scan(&term, &holders) }); err != nil {
+		return nil, err
+	}
+	return parseKnown(t.route.Epoch, term, holders)
 }
 
 // close gives the connection back. A transaction that did not commit is rolled

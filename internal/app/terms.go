@@ -1,0 +1,100 @@
+package app
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/cellog/cellog/cdc/publish"
+	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/schemas/position"
+	"github.com/cellog/cellog/storage"
+	"github.com/cellog/cellog/storage/mysql"
+)
+
+// datastoreAcks gives storage the datastores' ack.
+func datastoreAcks(cfg *config.Config) func(string) storage.Ack {
+	return func(datastore string) storage.Ack {
+		a, err := storage.ParseAck(cfg.Datastore(datastore).Ack)
+		if err != nil {
+			panic(err) // the configuration was checked
+		}
+		return a
+	}
+}
+
+// opened reads the newest record of each cluster from Kafka, to the uncommitted
+// end. A cluster without one is left out.
+func opened(ctx context.Context, cfg *config.Config, env Env) (map[string]position.Cluster, error) {
+	out := map[string]position.Cluster{}
+	for i := range cfg.Clusters {
+		c, err := openedOf(ctx, cfg, env, cfg.Clusters[i].Name)
+		if err != nil {
+			return nil, fmt.Errorf("positions of cluster %s: %w", cfg.Clusters[i].Name, err)
+		}
+		if c != nil {
+			out[cfg.Clusters[i].Name] = *c
+		}
+	}
+	return out, nil
+}
+
+func openedOf(ctx context.Context, cfg *config.Config, env Env, cluster string) (*position.Cluster, error) {
+	p, err := publish.New(publish.Config{Kafka: kafkaConfig(cfg, env, "cellog-terms"), Cluster: cluster, Prefix: cfg.Kafka.Prefix, Logger: env.log()})
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	pos, err := p.Positions(ctx)
+	return pos.Cluster, err
+}
+
+// LoadTerms tells the open node of a cluster all clusters' terms, and so lets it
+// hold copies of other clusters' cells. It must be called after the cluster's
+// open is in Kafka: whoever claims another cluster's term after that looks up
+// which node it has to tell. Doing it again does nothing.
+func LoadTerms(ctx context.Context, cfg *config.Config, env Env, cluster string) error {
+	all, err := opened(ctx, cfg, env)
+	if err != nil {
+		return err
+	}
+	own, ok := all[cluster]
+	if !ok || own.State != position.Open {
+		return fmt.Errorf("cluster %s is not open in Kafka", cluster)
+	}
+	var records []mysql.TermRecord
+	for name, c := range all {
+		records = append(records, mysql.TermRecord{Cluster: name, Term: c.Term, State: c.State, Node: c.Node, ServerUUID: c.ServerUUID})
+	}
+	return withAdmin(cfg, cluster, own.Node, func(db *sql.DB) error {
+		id, _, err := identityOf(ctx, db)
+		if err != nil {
+			return err
+		}
+		if id != own.ServerUUID {
+			return fmt.Errorf("cluster %s: term %d opened %s as server %s, but it is %s now: promote a node", cluster, own.Term, own.Node, own.ServerUUID, id)
+		}
+		return mysql.LoadTerms(ctx, db, records)
+	})
+}
+
+// withAdmin calls f with a pool of a node's admin account.
+func withAdmin(cfg *config.Config, cluster, node string, f func(*sql.DB) error) (err error) {
+	for i := range cfg.Clusters {
+		if cfg.Clusters[i].Name != cluster {
+			continue
+		}
+		db, err := openAdmin(&cfg.Clusters[i], node)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, mysqlconn.Close(db)) }()
+		if err := f(db); err != nil {
+			return fmt.Errorf("node %s/%s: %w", cluster, node, err)
+		}
+		return nil
+	}
+	return fmt.Errorf("no cluster %q in the configuration", cluster)
+}
