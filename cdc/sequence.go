@@ -53,6 +53,7 @@ type shardState struct {
 	ds      *Datastore
 	last    cellog.AddedID
 	epoch   cellog.Epoch
+	first   cellog.AddedID // of that epoch
 	columns map[string]cellog.Sequence
 	stopped bool
 }
@@ -71,7 +72,7 @@ type Stop struct {
 func (s *sequencer) load(shards map[ShardKey]position.Shard) {
 	for k, p := range shards {
 		// A shard that moved away is another cluster's: its rows are not ours.
-		st := &shardState{stopped: p.Owner != s.cluster, last: p.Last, epoch: p.Epoch, columns: make(map[string]cellog.Sequence, len(p.Columns))}
+		st := &shardState{stopped: p.Owner != s.cluster, last: p.Last, epoch: p.Epoch, first: p.First, columns: make(map[string]cellog.Sequence, len(p.Columns))}
 		for c, v := range p.Columns {
 			st.columns[c] = v.Sequence
 		}
@@ -218,8 +219,10 @@ func (s *sequencer) next(ctx context.Context, k ShardKey, st *shardState, r *Row
 		s.halt(k, st, fmt.Errorf("%w: added_id %d follows %d", ErrShard, r.AddedID, st.last))
 		return nil
 	}
-	if r.Epoch < st.epoch {
-		s.halt(k, st, fmt.Errorf("%w: added_id %d has epoch %d, but epoch %d was published before it", ErrShard, r.AddedID, r.Epoch, st.epoch))
+	// A promotion names the first added_id of its epoch before it is there:
+	// what its master held then has older epochs and is still to be published.
+	if old := r.AddedID < st.first; old != (r.Epoch < st.epoch) {
+		s.halt(k, st, fmt.Errorf("%w: added_id %d has epoch %d, but epoch %d begins at added_id %d", ErrShard, r.AddedID, r.Epoch, st.epoch, st.first))
 		return nil
 	}
 	if stop, ok := s.refused[k]; ok && r.AddedID >= stop.At {
@@ -246,10 +249,13 @@ func (s *sequencer) next(ctx context.Context, k ShardKey, st *shardState, r *Row
 	}
 	cost := 3*len(r.Body) + 1024
 	s.items = append(s.items, item{
-		row: *r, shard: k, ds: st.ds, seq: int64(seq) + 1, first: r.Epoch != st.epoch, cost: cost,
+		row: *r, shard: k, ds: st.ds, seq: int64(seq) + 1, first: r.Epoch > st.epoch, cost: cost,
 	})
 	s.bytes += cost
-	st.last, st.epoch, st.columns[r.Column] = r.AddedID, r.Epoch, seq+1
+	if r.Epoch > st.epoch {
+		st.epoch, st.first = r.Epoch, r.AddedID
+	}
+	st.last, st.columns[r.Column] = r.AddedID, seq+1
 	return nil
 }
 

@@ -155,7 +155,7 @@ func (t *Tailer) run(ctx context.Context, sess Session, pos Positions) error {
 
 // choose returns the first node that can be a source, and its sequencer.
 func (t *Tailer) choose(ctx context.Context, sess Session, pos Positions, refused map[ShardKey]Stop) (Node, *sequencer, error) {
-	nodes, err := t.nodes(ctx)
+	nodes, err := t.nodes(ctx, pos.Cluster.Alone)
 	if err != nil {
 		return Node{}, nil, err
 	}
@@ -180,8 +180,9 @@ func (t *Tailer) choose(ctx context.Context, sess Session, pos Positions, refuse
 }
 
 // nodes leaves the master out while there are minions, since a semi-sync
-// master shows its tailer rows that no other machine has.
-func (t *Tailer) nodes(ctx context.Context) ([]Node, error) {
+// master shows its tailer rows that no other machine has. One that was opened
+// alone has none: a node that does not answer is one of before.
+func (t *Tailer) nodes(ctx context.Context, alone bool) ([]Node, error) {
 	all, err := t.cfg.Nodes(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoNode, err)
@@ -192,7 +193,7 @@ func (t *Tailer) nodes(ctx context.Context) ([]Node, error) {
 			minions = append(minions, n)
 		}
 	}
-	if len(minions) == 0 || t.cfg.TailMaster {
+	if len(minions) == 0 || t.cfg.TailMaster || alone {
 		return all, nil
 	}
 	return minions, nil
@@ -318,7 +319,7 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 	out := make(chan *chunk, 2*t.cfg.Transcoders+2)
 	g.Go(func() error {
 		defer q.close()
-		err := t.read(read, node, seq, cluster.GTID)
+		err := t.read(read, node, seq, cluster.GTID, cluster.Term > cellog.FirstTerm)
 		if ctx.Err() != nil {
 			return nil // a stop: the rest of the pipeline drains
 		}
@@ -344,9 +345,14 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 
 // read feeds the sequencer: from the binlog at the hint, or, when the server
 // does not reach back to it, from entity and then from the binlog's end.
-func (t *Tailer) read(ctx context.Context, node Node, seq *sequencer, hint string) error {
+func (t *Tailer) read(ctx context.Context, node Node, seq *sequencer, hint string, promoted bool) error {
 	handle := func(tx *Transaction) error { return seq.handle(ctx, tx) }
-	err := node.Source.Run(ctx, hint, handle)
+	err := error(ErrPositionLost)
+	// Without a hint a promoted master's log would be read from its beginning,
+	// which lies far before the promotion.
+	if hint != "" || !promoted {
+		err = node.Source.Run(ctx, hint, handle)
+	}
 	if !errors.Is(err, ErrPositionLost) {
 		return err
 	}

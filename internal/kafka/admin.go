@@ -294,6 +294,20 @@ func (a *Admin) CommittedOffsets(ctx context.Context, topic string) (map[int32]O
 	return bounds(topic, starts, ends)
 }
 
+// OffsetAt returns the offset of a partition's first record whose time is not
+// before t, or the end if there is none.
+func (a *Admin) OffsetAt(ctx context.Context, topic string, partition int32, t time.Time) (int64, error) {
+	listed, err := a.adm.ListOffsetsAfterMilli(ctx, t.UnixMilli(), topic)
+	if err != nil {
+		return 0, convert(err)
+	}
+	o, ok := listed.Lookup(topic, partition)
+	if !ok {
+		return 0, fmt.Errorf("topic %s, partition %d: %w", topic, partition, ErrUnknownTopic)
+	}
+	return o.Offset, convert(o.Err)
+}
+
 func bounds(topic string, starts, ends kadm.ListedOffsets) (map[int32]Offsets, error) {
 	if len(ends[topic]) == 0 {
 		return nil, fmt.Errorf("topic %s: %w", topic, ErrUnknownTopic)

@@ -65,6 +65,8 @@ type Cluster struct {
 	// Node and ServerUUID name the master that the term opened.
 	Node       string `json:"node"`
 	ServerUUID string `json:"server_uuid"`
+	// Alone says that no node followed the master when it was opened.
+	Alone bool `json:"alone,omitempty"`
 	// ClaimMark is the claimant's own random mark, empty if none.
 	ClaimMark string `json:"claim_mark,omitempty"`
 	// TailerMark is the running tailer's own random mark, empty if none.
