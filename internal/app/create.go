@@ -5,13 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/cdc/publish"
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/mysqlaccounts"
 	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/internal/mysqlreplica"
 	"github.com/cellog/cellog/storage/mysql"
 )
 
@@ -82,39 +82,25 @@ func master(ctx context.Context, c *config.Cluster) (node, id string, err error)
 	a := AdminAccount(c.Accounts)
 	var errs []error
 	for _, n := range c.Nodes {
-		id, readOnly, err := identity(ctx, mysqlconn.Config{Addr: n.Addr, User: a.User, Password: a.Password.Reveal(), MaxOpen: 1})
+		s, err := identity(ctx, mysqlconn.Config{Addr: n.Addr, User: a.User, Password: a.Password.Reveal(), MaxOpen: 1})
 		switch {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("node %s: %w", n.Name, err))
-		case !readOnly:
-			return n.Name, id, nil
+		case !s.ReadOnly:
+			return n.Name, s.ID, nil
 		}
 	}
 	return "", "", errors.Join(append(errs, errors.New("no node is writable"))...)
 }
 
-// identity asks a server for @@server_uuid, which MariaDB does not have: there the
-// server_id names the server.
-func identity(ctx context.Context, cfg mysqlconn.Config) (id string, readOnly bool, err error) {
+// identity asks a server what it is.
+func identity(ctx context.Context, cfg mysqlconn.Config) (s mysqlreplica.Server, err error) {
 	db, err := mysqlconn.Open(cfg)
 	if err != nil {
-		return "", false, err
+		return s, err
 	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	return identityOf(ctx, db)
-}
-
-func identityOf(ctx context.Context, db *sql.DB) (id string, readOnly bool, err error) {
-	var version string
-	if err := db.QueryRowContext(ctx, "SELECT VERSION(), @@global.read_only").Scan(&version, &readOnly); err != nil {
-		return "", false, err
-	}
-	query := "SELECT @@global.server_uuid"
-	if strings.Contains(version, "MariaDB") {
-		query = "SELECT CONCAT('mariadb-server-id-', @@global.server_id)"
-	}
-	err = db.QueryRowContext(ctx, query).Scan(&id)
-	return id, readOnly, err
+	defer func() { err = errors.Join(err, mysqlconn.Close(db)) }()
+	return mysqlreplica.Identity(ctx, db)
 }
 
 // grant gives the working accounts their rights on the shards that cluster i

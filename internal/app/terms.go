@@ -9,6 +9,7 @@ import (
 	"github.com/cellog/cellog/cdc/publish"
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/internal/mysqlreplica"
 	"github.com/cellog/cellog/schemas/position"
 	"github.com/cellog/cellog/storage"
 	"github.com/cellog/cellog/storage/mysql"
@@ -69,12 +70,12 @@ func LoadTerms(ctx context.Context, cfg *config.Config, env Env, cluster string)
 		records = append(records, mysql.TermRecord{Cluster: name, Term: c.Term, State: c.State, Node: c.Node, ServerUUID: c.ServerUUID})
 	}
 	return withAdmin(cfg, cluster, own.Node, func(db *sql.DB) error {
-		id, _, err := identityOf(ctx, db)
+		s, err := mysqlreplica.Identity(ctx, db)
 		if err != nil {
 			return err
 		}
-		if id != own.ServerUUID {
-			return fmt.Errorf("cluster %s: term %d opened %s as server %s, but it is %s now: promote a node", cluster, own.Term, own.Node, own.ServerUUID, id)
+		if s.ID != own.ServerUUID {
+			return fmt.Errorf("cluster %s: term %d opened %s as server %s, but it is %s now: promote a node", cluster, own.Term, own.Node, own.ServerUUID, s.ID)
 		}
 		return mysql.LoadTerms(ctx, db, records)
 	})

@@ -1,0 +1,111 @@
+package mysqlreplica
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// State is how a server follows another one.
+type State struct {
+	// Configured is false on a server that follows none; the rest is empty
+	// then.
+	Configured bool
+	// Source is host:port of the server that is followed.
+	Source string
+	// Receiving says that the source is connected and its transactions are
+	// fetched; Applying that those fetched are applied.
+	Receiving, Applying bool
+	// Received and Applied are transactions in the flavour's GTID text.
+	// Received are those that were fetched whole (MySQL: since the relay log
+	// began; MariaDB: the last one), Applied all that the server has.
+	Received, Applied string
+	// Lag is what the server says about how far it is behind, if LagKnown.
+	Lag      time.Duration
+	LagKnown bool
+	// ReceiveError and ApplyError are the threads' last errors, with the
+	// server's numbers; empty when there is none.
+	ReceiveError, ApplyError string
+
+	// A thread that is not running and not about to connect again.
+	receiverGone bool
+}
+
+// Status asks a server how it follows another one.
+func Status(ctx context.Context, db *sql.DB) (State, error) {
+	s, err := Identity(ctx, db)
+	if err != nil {
+		return State{}, err
+	}
+	q, source, replica := "SHOW REPLICA STATUS", "Source", "Replica"
+	if s.MariaDB {
+		q, source, replica = "SHOW SLAVE STATUS", "Master", "Slave"
+	}
+	row, err := oneRow(ctx, db, q)
+	if err != nil || row == nil {
+		return State{}, err
+	}
+	st := State{
+		Configured:   true,
+		Source:       net.JoinHostPort(row[source+"_Host"], row[source+"_Port"]),
+		Receiving:    row[replica+"_IO_Running"] == "Yes",
+		Applying:     row[replica+"_SQL_Running"] == "Yes",
+		ReceiveError: numbered(row, "Last_IO_Err"),
+		ApplyError:   numbered(row, "Last_SQL_Err"),
+		receiverGone: row[replica+"_IO_Running"] == "No",
+	}
+	if n, err := strconv.Atoi(row["Seconds_Behind_"+source]); err == nil {
+		st.Lag, st.LagKnown = time.Duration(n)*time.Second, true
+	}
+	if s.MariaDB {
+		st.Received = row["Gtid_IO_Pos"]
+	} else {
+		st.Received = strings.ReplaceAll(row["Retrieved_Gtid_Set"], "\n", "")
+	}
+	st.Applied, err = GTIDs(ctx, db)
+	return st, err
+}
+
+func numbered(row map[string]string, prefix string) string {
+	msg := row[prefix+"or"] // Last_IO_Error, and its Last_IO_Errno
+	if msg == "" {
+		return ""
+	}
+	return "error " + row[prefix+"no"] + ": " + msg
+}
+
+// oneRow returns the first row by column name, nil when there is none. NULL is
+// the empty string.
+func oneRow(ctx context.Context, db *sql.DB, q string) (map[string]string, error) {
+	rows, err := db.QueryContext(ctx, q)
+	if err != nil {
+		return nil, fmt.Errorf("mysqlreplica: %s: %w", q, err)
+	}
+	defer rows.Close()
+	if !rows.Next() {
+		if err := rows.Err(); err != nil {
+			return nil, fmt.Errorf("mysqlreplica: %s: %w", q, err)
+		}
+		return nil, nil
+	}
+	names, err := rows.Columns()
+	if err != nil {
+		return nil, fmt.Errorf("mysqlreplica: %s: %w", q, err)
+	}
+	vals, ptrs := make([]sql.RawBytes, len(names)), make([]any, len(names))
+	for i := range vals {
+		ptrs[i] = &vals[i]
+	}
+	if err := rows.Scan(ptrs...); err != nil {
+		return nil, fmt.Errorf("mysqlreplica: %s: %w", q, err)
+	}
+	row := make(map[string]string, len(names))
+	for i, n := range names {
+		row[n] = string(vals[i])
+	}
+	return row, nil
+}
