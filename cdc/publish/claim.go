@@ -129,12 +129,6 @@ func (c *Claim) stands(pos cdc.Positions) error {
 	return nil
 }
 
-// LastCells fetches the last published cell of each shard, to be compared with
-// what a node holds; see cdc.Session.
-func (c *Claim) LastCells(ctx context.Context, shards map[cdc.ShardKey]cdc.VerifyShard) (map[cdc.ShardKey]cdc.Verified, error) {
-	return c.s.Verify(ctx, shards)
-}
-
 // Cells calls f for the published cells of a shard with an added_id above after,
 // in order; their bodies are JSON. since is when the cell at after was created:
 // no later one is older, so older records are not read. All of them are held in

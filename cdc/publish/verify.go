@@ -12,6 +12,11 @@ import (
 	"github.com/cellog/cellog/schemas/record"
 )
 
+// LastCells is Session.Verify for those who only look.
+func (p *Publisher) LastCells(ctx context.Context, shards map[cdc.ShardKey]cdc.VerifyShard) (map[cdc.ShardKey]cdc.Verified, error) {
+	return (&session{p: p}).Verify(ctx, shards)
+}
+
 // Verify fetches the last record of every column of the given shards.
 func (s *session) Verify(ctx context.Context, shards map[cdc.ShardKey]cdc.VerifyShard) (map[cdc.ShardKey]cdc.Verified, error) {
 	var places []kafka.Place

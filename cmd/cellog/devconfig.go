@@ -29,7 +29,7 @@ func writeDevConfig(dataDir string, running *config.Config) error {
 	cfg.Clusters = append([]config.Cluster(nil), running.Clusters...)
 	for i := range cfg.Clusters {
 		a := &cfg.Clusters[i].Accounts
-		for _, acc := range []*config.Account{&a.Worker, &a.Tailer, &a.Indexer, &a.Admin} {
+		for _, acc := range []*config.Account{&a.Worker, &a.Tailer, &a.Indexer, &a.Admin, &a.Replica} {
 			file := filepath.Join(secrets, acc.User)
 			if err := writeAtomically(file, []byte(acc.Password.Reveal()+"\n")); err != nil {
 				return err
@@ -79,7 +79,7 @@ func exampleConfig(d *devFlags) ([]byte, error) {
 	port := 3306
 	for i := range d.clusters {
 		c := config.Cluster{Name: fmt.Sprintf("c%d", i+1), Accounts: config.Accounts{
-			Worker: account("worker"), Tailer: account("tailer"), Indexer: account("indexer"), Admin: account("admin")}}
+			Worker: account("worker"), Tailer: account("tailer"), Indexer: account("indexer"), Admin: account("admin"), Replica: account("replica")}}
 		for j := range d.minions + 1 {
 			c.Nodes = append(c.Nodes, config.Node{Name: c.Name + string(rune('a'+j)), Addr: fmt.Sprintf("127.0.0.1:%d", port)})
 			port++

@@ -128,7 +128,7 @@ func (r *ready) config() *config.Config {
 		for _, n := range c.Nodes {
 			cl.Nodes = append(cl.Nodes, config.Node{Name: n.Name, Addr: n.Addr})
 			a := config.Account{User: n.User, Password: config.NewSecret(n.Password)}
-			cl.Accounts = config.Accounts{Worker: a, Tailer: a, Indexer: a, Admin: a}
+			cl.Accounts = config.Accounts{Worker: a, Tailer: a, Indexer: a, Admin: a, Replica: a}
 		}
 		cfg.Clusters = append(cfg.Clusters, cl)
 	}

@@ -67,7 +67,7 @@ func configuration(t *testing.T, clusters int) *config.Config {
 	a := mysqltest.Accounts
 	for i := range clusters {
 		s := mysqltest.Cluster(t, 1)
-		c := config.Cluster{Name: fmt.Sprintf("c%d", i), Accounts: config.Accounts{Worker: acc(a.Worker), Tailer: acc(a.Tailer), Indexer: acc(a.Indexer), Admin: acc(a.Admin)}}
+		c := config.Cluster{Name: fmt.Sprintf("c%d", i), Accounts: config.Accounts{Worker: acc(a.Worker), Tailer: acc(a.Tailer), Indexer: acc(a.Indexer), Admin: acc(a.Admin), Replica: acc(a.Replica)}}
 		for j, n := range append([]*mysqltest.Node{s.Master}, s.Minions...) {
 			c.Nodes = append(c.Nodes, config.Node{Name: fmt.Sprintf("c%d-n%d", i, j), Addr: n.Addr()})
 		}

@@ -249,6 +249,7 @@ func (d *Dev) configuration() *config.Config {
 		cl := config.Cluster{Name: c.Name, Accounts: config.Accounts{
 			Worker: acc(a.Worker.User, a.Worker.Password), Tailer: acc(a.Tailer.User, a.Tailer.Password),
 			Indexer: acc(a.Indexer.User, a.Indexer.Password), Admin: acc(a.Admin.User, a.Admin.Password),
+			Replica: acc(a.Replica.User, a.Replica.Password),
 		}}
 		for _, n := range c.Nodes {
 			cl.Nodes = append(cl.Nodes, config.Node{Name: n.Name, Addr: n.Addr})

@@ -55,6 +55,9 @@ type Accounts struct {
 	Tailer Account `yaml:"tailer"`
 	// Indexer writes index tables.
 	Indexer Account `yaml:"indexer"`
+	// Replica is what a minion follows its master with, after a promotion.
+	// Without a user, whoever runs the servers re-points them.
+	Replica Account `yaml:"replica"`
 	// Admin makes databases and inspects servers (datastore, doctor, verify).
 	Admin Account `yaml:"admin"`
 }

@@ -131,7 +131,7 @@ type namedAccount struct {
 }
 
 func (a *Accounts) all() []namedAccount {
-	return []namedAccount{{"worker", &a.Worker}, {"tailer", &a.Tailer}, {"indexer", &a.Indexer}, {"admin", &a.Admin}}
+	return []namedAccount{{"worker", &a.Worker}, {"tailer", &a.Tailer}, {"indexer", &a.Indexer}, {"admin", &a.Admin}, {"replica", &a.Replica}}
 }
 
 func (a *Account) readPassword(base string, getenv func(string) string) *problem {

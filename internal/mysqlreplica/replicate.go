@@ -127,3 +127,54 @@ func GTIDs(ctx context.Context, db *sql.DB) (string, error) {
 	}
 	return strings.ReplaceAll(v, "\n", ""), nil
 }
+
+// Has says whether a server has all transactions that GTIDs of another one
+// named.
+func Has(ctx context.Context, db *sql.DB, gtids string) (bool, error) {
+	s, err := Identity(ctx, db)
+	if err != nil {
+		return false, err
+	}
+	if s.MariaDB {
+		const q = "SELECT CONCAT(@@global.gtid_binlog_state, ',', @@global.gtid_slave_pos)"
+		var state string
+		if err := db.QueryRowContext(ctx, q).Scan(&state); err != nil {
+			return false, fmt.Errorf("mysqlreplica: %s: %w", q, err)
+		}
+		return covers(state, gtids), nil
+	}
+	q := "SELECT GTID_SUBSET(" + text(gtids) + ", @@global.gtid_executed)"
+	var has sql.NullBool
+	if err := db.QueryRowContext(ctx, q).Scan(&has); err != nil {
+		return false, fmt.Errorf("mysqlreplica: %s: %w", q, err)
+	}
+	return has.Bool, nil
+}
+
+// covers says whether a MariaDB server's state, the last transaction of every
+// domain and server that it has seen, reaches each of gtids.
+func covers(state, gtids string) bool {
+	last := map[string]uint64{}
+	for _, g := range strings.Split(state, ",") {
+		if of, n, ok := cutGTID(g); ok {
+			last[of] = max(last[of], n)
+		}
+	}
+	for _, g := range strings.Split(gtids, ",") {
+		if of, n, ok := cutGTID(g); ok && last[of] < n {
+			return false
+		}
+	}
+	return true
+}
+
+// cutGTID parts domain-server from the sequence number.
+func cutGTID(g string) (of string, n uint64, ok bool) {
+	g = strings.TrimSpace(g)
+	i := strings.LastIndexByte(g, '-')
+	if i < 0 {
+		return "", 0, false
+	}
+	n, err := strconv.ParseUint(g[i+1:], 10, 64)
+	return g[:i], n, err == nil
+}

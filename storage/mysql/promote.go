@@ -1,0 +1,287 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/schemas/body"
+	"github.com/cellog/cellog/storage"
+)
+
+// What a promotion does to shards and copies. db is a pool of an account that
+// may do everything, also on a server that is read-only for others.
+
+// The states of a shard_log.
+const (
+	stateOpen   = "open"
+	stateClosed = "closed"
+)
+
+// ErrDeposed is returned when a shard is not closed in the epoch that a
+// promotion gave it: somebody else has gone on.
+var ErrDeposed = errors.New("the shard is not closed in this epoch")
+
+// CloseShards gives shards of a server a promotion's epoch and term, and closes
+// them: nobody writes until OpenShards. Those that are of the epoch already
+// stay as they are.
+func CloseShards(ctx context.Context, db *sql.DB, shards []ShardHead, term cellog.Term) error {
+	return inTx(ctx, db, func(tx *sql.Tx) error {
+		for _, h := range shards {
+			_, err := tx.ExecContext(ctx, "UPDATE "+quote(h.Datastore, h.Shard)+".shard_log SET state = '"+stateClosed+"', epoch = ?, term = ? WHERE id = 1 AND epoch < ?", int(term), int(term), int(term))
+			if err != nil {
+				return fmt.Errorf("close shard %s: %w", cellog.DatabaseName(h.Datastore, h.Shard), err)
+			}
+		}
+		return nil
+	})
+}
+
+// OpenShards lets workers write to the shards that are closed in an epoch.
+func OpenShards(ctx context.Context, db *sql.DB, shards []ShardHead, term cellog.Term) error {
+	return inTx(ctx, db, func(tx *sql.Tx) error {
+		for _, h := range shards {
+			_, err := tx.ExecContext(ctx, "UPDATE "+quote(h.Datastore, h.Shard)+".shard_log SET state = '"+stateOpen+"' WHERE id = 1 AND epoch = ? AND state = '"+stateClosed+"'", int(term))
+			if err != nil {
+				return fmt.Errorf("open shard %s: %w", cellog.DatabaseName(h.Datastore, h.Shard), err)
+			}
+		}
+		return nil
+	})
+}
+
+func inTx(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// RestoreCells puts cells of a shard that Kafka has and no server any more back
+// into entity, under their own numbers, epochs and times. They must follow what
+// is there; bodies are in stored form.
+func RestoreCells(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID, cells []cellog.Cell) error {
+	name := quote(datastore, shard)
+	return inTx(ctx, db, func(tx *sql.Tx) error {
+		var last cellog.AddedID
+		if err := tx.QueryRowContext(ctx, "SELECT last_added_id FROM "+name+".shard_log WHERE id = 1 FOR UPDATE").Scan(&last); err != nil {
+			return err
+		}
+		var created time.Time
+		for i := range cells {
+			c := &cells[i]
+			if c.AddedID != last+1 {
+				return fmt.Errorf("shard %s: added_id %d does not follow %d: %w", name, c.AddedID, last, storage.ErrDamaged)
+			}
+			if err := insertCell(ctx, tx, name, datastore, c); err != nil {
+				return err
+			}
+			last, created = c.AddedID, c.CreatedAt
+		}
+		_, err := tx.ExecContext(ctx, "UPDATE "+name+".shard_log SET last_added_id = ?, last_created_at = GREATEST(last_created_at, ?) WHERE id = 1", int64(last), created)
+		return err
+	})
+}
+
+func insertCell(ctx context.Context, tx *sql.Tx, name, datastore string, c *cellog.Cell) error {
+	_, err := tx.ExecContext(ctx, "INSERT IGNORE INTO cellog_meta.columns (datastore, column_name, created_at) VALUES (?, ?, NOW(6))", datastore, c.Column)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, "INSERT INTO "+name+".entity ("+cellFields+") VALUES (?, ?, ?, ?, ?, ?, ?, ?)", int64(c.AddedID), int(c.Epoch), c.Row[:], c.Column, int64(c.Ref),
+			c.Body, c.CreatedAt, sql.NullString{String: c.TraceParent, Valid: c.TraceParent != ""})
+	}
+	if err != nil {
+		return fmt.Errorf("shard %s, added_id %d: %w", name, c.AddedID, err)
+	}
+	return nil
+}
+
+// CopyRef names a numbered copy on its holder.
+type CopyRef struct {
+	Holder  *sql.DB
+	ID      int64
+	Epoch   cellog.Epoch
+	AddedID cellog.AddedID
+}
+
+// CopyShards returns the shards of which a holder has numbered copies of a
+// cluster's cells.
+func CopyShards(ctx context.Context, holder *sql.DB, cluster string) ([]ShardHead, error) {
+	rows, err := holder.QueryContext(ctx, "SELECT DISTINCT datastore, shard FROM cellog_buffer.buffered_cells WHERE cluster = ? AND epoch IS NOT NULL", cluster)
+	if err != nil {
+		return nil, fmt.Errorf("copies: %w", err)
+	}
+	var out []ShardHead
+	err = each(rows, func() error {
+		var h ShardHead
+		err := rows.Scan(&h.Datastore, &h.Shard)
+		out = append(out, h)
+		return err
+	})
+	return out, err
+}
+
+// CopyRefs returns the numbered copies that holders have of a shard's cells, in
+// the order of the shard's log, each once.
+func CopyRefs(ctx context.Context, holders []*sql.DB, cluster, datastore string, shard cellog.ShardID) ([]CopyRef, error) {
+	var out []CopyRef
+	for _, h := range holders {
+		rows, err := h.QueryContext(ctx, "SELECT id, epoch, added_id FROM cellog_buffer.buffered_cells WHERE cluster = ? AND datastore = ? AND shard = ? AND epoch IS NOT NULL", cluster, datastore, int(shard))
+		if err != nil {
+			return nil, fmt.Errorf("copies of shard %s: %w", cellog.DatabaseName(datastore, shard), err)
+		}
+		err = each(rows, func() error {
+			r := CopyRef{Holder: h}
+			err := rows.Scan(&r.ID, &r.Epoch, &r.AddedID)
+			out = append(out, r)
+			return err
+		})
+		if err != nil {
+			return nil, fmt.Errorf("copies of shard %s: %w", cellog.DatabaseName(datastore, shard), err)
+		}
+	}
+	slices.SortFunc(out, func(a, b CopyRef) int {
+		if a.Epoch != b.Epoch {
+			return int(a.Epoch) - int(b.Epoch)
+		}
+		return int(a.AddedID - b.AddedID)
+	})
+	return slices.CompactFunc(out, func(a, b CopyRef) bool { return a.Epoch == b.Epoch && a.AddedID == b.AddedID }), nil
+}
+
+// copiesAtOnce bounds the copies that go in together.
+const copiesAtOnce = 100
+
+// AddCopies stores the cells of copies in a shard that is closed in the given
+// epoch, in their order, each with the next number; those whose key is there
+// already are left out. It returns how many went in, and of how many another
+// body stood there. ErrDeposed: the shard is not closed in the epoch.
+func AddCopies(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID, term cellog.Term, refs []CopyRef) (added, lost int, err error) {
+	for len(refs) > 0 {
+		n := min(len(refs), copiesAtOnce)
+		cells, err := readCopies(ctx, refs[:n])
+		if err != nil {
+			return added, lost, err
+		}
+		a, l, err := addCells(ctx, db, datastore, shard, term, cells)
+		if err != nil {
+			return added, lost, err
+		}
+		added, lost, refs = added+a, lost+l, refs[n:]
+	}
+	return added, lost, nil
+}
+
+// readCopies fetches copies' cells in the order of refs. One that is gone was
+// final.
+func readCopies(ctx context.Context, refs []CopyRef) ([]cellog.Cell, error) {
+	byHolder := map[*sql.DB][]string{}
+	for _, r := range refs {
+		byHolder[r.Holder] = append(byHolder[r.Holder], strconv.FormatInt(r.ID, 10))
+	}
+	found := map[CopyRef]cellog.Cell{}
+	for h, ids := range byHolder {
+		rows, err := h.QueryContext(ctx, "SELECT id, added_id, epoch, row_key, column_name, ref_key, body, created_at, traceparent FROM cellog_buffer.buffered_cells WHERE id IN ("+strings.Join(ids, ",")+")")
+		if err != nil {
+			return nil, err
+		}
+		err = each(rows, func() error {
+			r := CopyRef{Holder: h}
+			var c cellog.Cell
+			var row []byte
+			var trace sql.NullString
+			if err := rows.Scan(&r.ID, &c.AddedID, &c.Epoch, &row, &c.Column, &c.Ref, &c.Body, &c.CreatedAt, &trace); err != nil {
+				return err
+			}
+			copy(c.Row[:], row)
+			c.CreatedAt, c.TraceParent = c.CreatedAt.UTC(), trace.String
+			r.Epoch, r.AddedID = c.Epoch, c.AddedID
+			found[r] = c
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	var out []cellog.Cell
+	for _, r := range refs {
+		if c, ok := found[r]; ok {
+			out = append(out, c)
+		}
+	}
+	return out, nil
+}
+
+// addCells is one transaction of AddCopies.
+func addCells(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID, term cellog.Term, cells []cellog.Cell) (added, lost int, err error) {
+	name := quote(datastore, shard)
+	err = inTx(ctx, db, func(tx *sql.Tx) error {
+		var last cellog.AddedID
+		var created time.Time
+		err := tx.QueryRowContext(ctx, "SELECT last_added_id, last_created_at FROM "+name+".shard_log WHERE id = 1 AND epoch = ? AND state = '"+stateClosed+"' FOR UPDATE", int(term)).Scan(&last, &created)
+		if errors.Is(err, sql.ErrNoRows) {
+			return fmt.Errorf("shard %s, epoch %d: %w", name, term, ErrDeposed)
+		}
+		if err != nil {
+			return err
+		}
+		for i := range cells {
+			c := &cells[i]
+			var standing []byte
+			err := tx.QueryRowContext(ctx, "SELECT body FROM "+name+".entity WHERE row_key = x'"+hex.EncodeToString(c.Row[:])+"' AND column_name = ? AND ref_key = ?", c.Column, int64(c.Ref)).Scan(&standing)
+			if err == nil {
+				if !sameBody(standing, c.Body) {
+					lost++
+				}
+				continue
+			}
+			if !errors.Is(err, sql.ErrNoRows) {
+				return err
+			}
+			last++
+			if c.CreatedAt.Before(created) {
+				c.CreatedAt = created // never decreasing within a shard
+			}
+			created = c.CreatedAt
+			c.AddedID, c.Epoch = last, cellog.Epoch(term)
+			if err := insertCell(ctx, tx, name, datastore, c); err != nil {
+				return err
+			}
+			added++
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE "+name+".shard_log SET last_added_id = ?, last_created_at = ? WHERE id = 1", int64(last), created)
+		return err
+	})
+	return added, lost, err
+}
+
+// sameBody says whether two stored bodies are of one value; a damaged one is of
+// none.
+func sameBody(a, b []byte) bool {
+	equal, err := body.Equal(a, b)
+	return err == nil && equal
+}
+
+// LastCreated returns the time of a shard's newest cell, the epoch's beginning
+// if there is none.
+func LastCreated(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID) (time.Time, error) {
+	var t time.Time
+	err := db.QueryRowContext(ctx, "SELECT last_created_at FROM "+quote(datastore, shard)+".shard_log WHERE id = 1").Scan(&t)
+	return t.UTC(), err
+}
+
+// DatastoresOf returns the datastores that a server records.
+func DatastoresOf(ctx context.Context, db *sql.DB) ([]storage.Datastore, error) {
+	return datastoresOf(ctx, db)
+}
