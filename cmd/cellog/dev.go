@@ -34,6 +34,7 @@ type devFlags struct {
 	shards, clusters, minions                                                                     int
 	ack                                                                                           string
 	merged, kafkaSync                                                                             bool
+	autoPromote                                                                                   time.Duration
 
 	// given says whether a flag was given: numbers that were not are those of
 	// the data directory.
@@ -57,6 +58,7 @@ func (d *devFlags) add(cmd *cobra.Command) {
 	f.StringVar(&d.prefix, "kafka-prefix", "", "prefix of all topics, groups and transactional ids")
 	f.StringVar(&d.datastore, "datastore", "trips", "the datastore to make")
 	f.StringVar(&d.ack, "ack", "", "how safe a cell is when its put is answered: primary, copy or final (default: copy, with one cluster primary)")
+	f.DurationVar(&d.autoPromote, "auto-promote", 5*time.Second, "after how long without its master another node of a cluster becomes the master; 0: never")
 	f.StringVar(&d.listen, "listen", config.Default().Worker.Listen, "address of the HTTP API")
 	f.StringVar(&d.admin, "admin-listen", config.Default().Admin.Listen, "address of /livez, /readyz and /metrics")
 	f.StringVar(&d.schemas, "schemas", "", "directory of index definitions, *.yml")
@@ -140,7 +142,7 @@ func (d *devFlags) config(stderr io.Writer) app.DevConfig {
 	log := obs.NewLogger(stderr, obs.LogConfig{Level: d.logLevel})
 	return app.DevConfig{
 		Local:       local.Config{DataDir: d.dataDir, Clusters: clusters, Minions: minions, Flavour: mysqlserver.Flavour(d.mysql), Binary: mysqld, KafkaBrokers: brokers, KafkaSync: d.kafkaSync, Restarted: func() { d.rewriteReady(log) }, Logger: log},
-		KafkaPrefix: d.prefix, Datastore: d.datastore, Ack: d.ack, Shards: shards, Listen: d.listen, AdminListen: d.admin, Schemas: d.schemas, MergedTopic: d.merged,
+		KafkaPrefix: d.prefix, Datastore: d.datastore, Ack: d.ack, AutoPromote: d.autoPromote, Promoted: func(app.Promoted) { d.rewriteReady(log) }, Shards: shards, Listen: d.listen, AdminListen: d.admin, Schemas: d.schemas, MergedTopic: d.merged,
 		// Files of an earlier run speak of servers that are gone.
 		Owned: d.removeReady,
 		Env:   app.Env{Log: log},

@@ -41,8 +41,13 @@ func (c *cluster) start(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if err := c.open(ctx, c.master()); err != nil {
-		return fmt.Errorf("node %s: %w", c.state.Master, err)
+	if !c.state.Ready || !c.cfg.KeepReadOnly {
+		if err := c.open(ctx, c.master()); err != nil {
+			return fmt.Errorf("node %s: %w", c.state.Master, err)
+		}
+	}
+	if c.state.Ready && c.cfg.KeepReadOnly {
+		return nil // whoever follows, goes on by itself
 	}
 	g, gctx = errgroup.WithContext(ctx)
 	for i, n := range c.state.Nodes {
@@ -107,12 +112,31 @@ func (c *cluster) setServer(i int, s *mysqlserver.Server) {
 }
 
 func (c *cluster) master() *mysqlserver.Server {
+	name := c.masterName()
 	for i, n := range c.state.Nodes {
-		if n.Name == c.state.Master {
+		if n.Name == name {
 			return c.server(i)
 		}
 	}
 	return c.server(0)
+}
+
+func (c *cluster) masterName() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state.Master
+}
+
+func (c *cluster) setMaster(node string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, n := range c.state.Nodes {
+		if n.Name == node {
+			c.state.Master = node
+			return nil
+		}
+	}
+	return fmt.Errorf("deploy/local: cluster %s has no node %q", c.state.Name, node)
 }
 
 // open makes the master writable, and the first time also makes the accounts.
@@ -171,13 +195,14 @@ func (c *cluster) follow(ctx context.Context, minion, master *mysqlserver.Server
 
 func (c *cluster) describe() Cluster {
 	out := Cluster{Name: c.state.Name}
+	master := c.masterName()
 	for i, n := range c.state.Nodes {
 		s := c.server(i)
 		node := Node{
 			Name: n.Name, Role: Minion, Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(n.Port)), Socket: s.Socket(), PID: s.PID(),
 			User: c.accounts.Admin.User, Password: c.accounts.Admin.Password,
 		}
-		if n.Name == c.state.Master {
+		if n.Name == master {
 			node.Role = Master
 			out.Nodes = append([]Node{node}, out.Nodes...)
 			continue
@@ -190,11 +215,12 @@ func (c *cluster) describe() Cluster {
 // stop stops the minions and then the master.
 func (c *cluster) stop(ctx context.Context) error {
 	errs := make([]error, len(c.servers))
+	master := c.masterName()
 	for _, role := range []string{Minion, Master} {
 		var wg sync.WaitGroup
 		for i := range c.servers {
 			s := c.server(i)
-			if s == nil || (c.state.Nodes[i].Name == c.state.Master) != (role == Master) {
+			if s == nil || (c.state.Nodes[i].Name == master) != (role == Master) {
 				continue
 			}
 			wg.Go(func() { errs[i] = s.Stop(ctx) })

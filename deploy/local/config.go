@@ -42,6 +42,10 @@ type Config struct {
 	// topic lost its tail in a power cut is stopped by its tailer, and
 	// rebuilt from MySQL by `cellog tailer repair`.
 	KafkaSync bool
+	// KeepReadOnly leaves every server read-only, and following whom it
+	// followed, but for the first start of a directory: somebody else decides
+	// which node of a cluster is its master. Default false: the one that was.
+	KeepReadOnly bool
 	// Restarted, if set, is called each time that a server which ended by
 	// itself is back, under another pid. It must not call Stop.
 	Restarted func()

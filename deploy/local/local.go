@@ -48,6 +48,7 @@ type Local struct {
 	clusters []*cluster
 	broker   *devbroker.Broker // nil when Kafka is elsewhere
 
+	saving      sync.Mutex         // held while the topology is written
 	unsupervise context.CancelFunc // nil before all servers were up
 	supervisors sync.WaitGroup
 	stop        sync.Once
@@ -141,6 +142,21 @@ func (l *Local) supervise() {
 			l.supervisors.Go(func() { c.supervise(ctx, i) })
 		}
 	}
+}
+
+// SetMaster takes down that a promotion has made a node its cluster's master.
+func (l *Local) SetMaster(cluster, node string) error {
+	for _, c := range l.clusters {
+		if c.state.Name == cluster {
+			if err := c.setMaster(node); err != nil {
+				return err
+			}
+			l.saving.Lock()
+			defer l.saving.Unlock()
+			return l.topology.save(l.cfg.DataDir)
+		}
+	}
+	return fmt.Errorf("deploy/local: there is no cluster %q", cluster)
 }
 
 // Ready returns nil, or which servers have ended and are not back yet, and why.

@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -11,7 +12,9 @@ import (
 	"github.com/cellog/cellog/deploy/local"
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/internal/mysqlreplica"
 	"github.com/cellog/cellog/internal/obs"
+	"github.com/cellog/cellog/schemas/position"
 )
 
 // readyTimeout bounds the wait until everything serves: the first heartbeats
@@ -33,6 +36,11 @@ type DevConfig struct {
 	Shards    int
 	// Ack is the datastore's; empty: the configuration's default.
 	Ack string
+	// AutoPromote is after how long without a master another node of its
+	// cluster is promoted; zero: never.
+	AutoPromote time.Duration
+	// Promoted, if set, is called after a promotion.
+	Promoted func(Promoted)
 	// Listen and AdminListen are the addresses of the HTTP API and of the
 	// admin server; empty ones mean the defaults of the configuration.
 	Listen, AdminListen string
@@ -56,6 +64,7 @@ type Dev struct {
 	worker  *Worker
 	tailers *Tailers
 	indexer *Indexer
+	keeper  *Keeper
 	failed  chan error
 
 	stopOnce sync.Once
@@ -78,6 +87,7 @@ func StartDev(ctx context.Context, cfg DevConfig) (*Dev, error) {
 
 func (d *Dev) start(ctx context.Context) (err error) {
 	log := d.cfg.Env.log()
+	d.cfg.Local.KeepReadOnly = true
 	if d.local, err = local.Start(ctx, d.cfg.Local); err != nil {
 		return err
 	}
@@ -92,6 +102,9 @@ func (d *Dev) start(ctx context.Context) (err error) {
 		return err
 	}
 	env.Registry = d.admin.Registry()
+	if err := d.openMasters(ctx, env); err != nil {
+		return err
+	}
 	shards, err := d.shards(ctx)
 	if err != nil {
 		return err
@@ -121,10 +134,46 @@ func (d *Dev) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	d.keeper.Start()
 	watch, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	d.watch = cancel
 	d.watching.Go(func() { d.waitForFailure(watch) })
 	return d.waitUntilReady(ctx)
+}
+
+// openMasters makes the masters take writes: those that Kafka says, or in a
+// cluster of which none was opened yet the one that was made as such.
+func (d *Dev) openMasters(ctx context.Context, env Env) error {
+	d.keeper = NewKeeper(d.config, env, d.cfg.AutoPromote)
+	d.keeper.promoted = func(p Promoted) {
+		if err := d.local.SetMaster(p.Cluster, p.Node); err != nil {
+			env.log().Error("the promotion is not in the data directory's topology", "error", err)
+		}
+		if d.cfg.Promoted != nil {
+			d.cfg.Promoted(p)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	has, err := opened(ctx, d.config, env)
+	if err != nil {
+		return err
+	}
+	for _, c := range d.local.Clusters() {
+		record, ok := has[c.Name]
+		if ok && record.State == position.Open {
+			if err := d.local.SetMaster(c.Name, record.Node); err != nil {
+				return err
+			}
+		}
+		if ok {
+			continue
+		}
+		if err := withAdmin(d.config, c.Name, c.Nodes[0].Name, func(db *sql.DB) error { return mysqlreplica.SetReadOnly(ctx, db, false) }); err != nil {
+			return err
+		}
+	}
+	return d.keeper.Ensure(ctx)
 }
 
 // shards returns how many shards the datastore is to have.
@@ -216,6 +265,9 @@ func (d *Dev) Stop(ctx context.Context) error {
 			d.watching.Wait()
 		}
 		var errs []error
+		if d.keeper != nil {
+			d.keeper.Stop()
+		}
 		if d.worker != nil {
 			errs = append(errs, d.worker.Stop(ctx))
 		}

@@ -19,27 +19,28 @@ import (
 // again.
 const finalRetry = 500 * time.Millisecond
 
-// final follows the positions topics of all clusters, so that a worker knows
-// what is final without asking. Positions are read committed: what stands in
-// an open transaction is not final.
+// final follows the positions topics of all clusters, so that a process knows
+// what is final, and which nodes are open, without asking. Positions are read
+// committed: what stands in an open transaction is not final.
 type final struct {
 	cfg    kafka.Config
-	topics []string
+	topics map[string]string // to their clusters
 	log    *slog.Logger
 
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu      sync.RWMutex // guards what follows
-	marks   map[string]map[cellog.ShardID]storage.Mark
-	known   map[string]bool // by topic: read to its end at least once
-	changed chan struct{}   // closed when a mark moves
+	mu       sync.RWMutex // guards what follows
+	clusters map[string]position.Cluster
+	marks    map[string]map[cellog.ShardID]storage.Mark
+	known    map[string]bool // by topic: read to its end at least once
+	changed  chan struct{}   // closed when a mark moves
 }
 
 func newFinal(cfg *config.Config, env Env) *final {
-	f := &final{cfg: kafkaConfig(cfg, env, "cellog-worker"), log: env.log(), marks: map[string]map[cellog.ShardID]storage.Mark{}, known: map[string]bool{}, changed: make(chan struct{})}
+	f := &final{cfg: kafkaConfig(cfg, env, "cellog-worker"), log: env.log(), topics: map[string]string{}, clusters: map[string]position.Cluster{}, marks: map[string]map[cellog.ShardID]storage.Mark{}, known: map[string]bool{}, changed: make(chan struct{})}
 	for _, c := range cfg.Clusters {
-		f.topics = append(f.topics, cellog.PositionsTopicName(cfg.Kafka.Prefix, c.Name))
+		f.topics[cellog.PositionsTopicName(cfg.Kafka.Prefix, c.Name)] = c.Name
 	}
 	return f
 }
@@ -47,7 +48,7 @@ func newFinal(cfg *config.Config, env Env) *final {
 func (f *final) start() {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.cancel = cancel
-	for _, t := range f.topics {
+	for t := range f.topics {
 		f.wg.Go(func() { f.follow(ctx, t) })
 	}
 }
@@ -83,6 +84,22 @@ func (f *final) upTo(datastore string, shard cellog.ShardID) (cellog.AddedID, bo
 	return m.Last, ok
 }
 
+// cluster returns a cluster's newest record, nil if it has none; known says that
+// its topic was read to its end at least once.
+func (f *final) cluster(name string) (c *position.Cluster, known bool) {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	for topic, of := range f.topics {
+		if of == name {
+			known = f.known[topic]
+		}
+	}
+	if c, ok := f.clusters[name]; ok {
+		return &c, known
+	}
+	return nil, known
+}
+
 func (f *final) follow(ctx context.Context, topic string) {
 	complained := false
 	for ctx.Err() == nil {
@@ -113,7 +130,7 @@ func (f *final) followOnce(ctx context.Context, topic string) error {
 		return err
 	}
 	end := ends[0]
-	if err := kafka.ReadRange(ctx, f.cfg, topic, 0, end.Start, end.End, f.take); err != nil {
+	if err := kafka.ReadRange(ctx, f.cfg, topic, 0, end.Start, end.End, func(r kafka.Fetched) error { return f.take(topic, r) }); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -128,11 +145,25 @@ func (f *final) followOnce(ctx context.Context, topic string) error {
 	// Reading it all again costs little, for the topic is compacted, and
 	// leaves no gap between the two readers.
 	return consumer.Follow(ctx, kafka.FromZero(), []string{topic}, func(d kafka.Delivery) error {
-		return f.take(kafka.Fetched{Record: d.Record})
+		return f.take(topic, kafka.Fetched{Record: d.Record})
 	})
 }
 
-func (f *final) take(r kafka.Fetched) error {
+func (f *final) take(topic string, r kafka.Fetched) error {
+	if string(r.Key) == position.ClusterKey && len(r.Value) > 0 {
+		c, err := position.Unmarshal[position.Cluster](r.Value)
+		if err != nil {
+			return fmt.Errorf("%s: %w", topic, err)
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		// Terms only grow, and in one term open comes after claimed: so one that
+		// is read again changes nothing.
+		if old := f.clusters[f.topics[topic]]; c.Term > old.Term || c.Term == old.Term && !(old.State == position.Open && c.State == position.Claimed) {
+			f.clusters[f.topics[topic]] = c
+		}
+		return nil
+	}
 	ds, shard, ok := position.ParseShardKey(string(r.Key))
 	if !ok || len(r.Value) == 0 {
 		return nil

@@ -93,7 +93,6 @@ type promotion struct {
 // other is another cluster, where the claim was made known.
 type other struct {
 	name string
-	node string
 	db   *sql.DB
 	// heads are its shards, as they stood when it knew of the claim.
 	heads []mysql.ShardHead
@@ -281,17 +280,17 @@ func (p *promotion) precheck(ctx context.Context) error {
 		if name == p.req.Cluster || slices.Contains(p.req.Without, name) {
 			continue
 		}
-		err := withAdmin(p.cfg, name, c.Node, func(db *sql.DB) error {
-			ctx, cancel := context.WithTimeout(ctx, nodePatience)
-			defer cancel()
-			_, err := mysqlreplica.Identity(ctx, db)
-			return err
-		})
+		db, err := holder(ctx, p.cfg, name, c)
 		if err != nil {
-			return fmt.Errorf("the master %s of cluster %s must answer, for it may hold copies: %w: promote there first, or if it is dead for good, name it (--without %s)", c.Node, name, err, name)
+			return mustAnswer(name, err)
 		}
+		_ = mysqlconn.Close(db) // it was only asked
 	}
 	return p.fenced(ctx, own)
+}
+
+func mustAnswer(cluster string, err error) error {
+	return fmt.Errorf("the master of cluster %s must know of the claim, for it may hold copies: %w: promote there first, or if it is dead for good, name it (--without %s)", cluster, err, cluster)
 }
 
 // stopMaster makes the old master refuse writes, if it answers.
@@ -342,7 +341,7 @@ func (p *promotion) tellOthers(ctx context.Context) error {
 		}
 		o, err := p.tell(ctx, name, c, claim)
 		if err != nil {
-			return fmt.Errorf("the master %s of cluster %s must know of the claim, for it may hold copies: %w: promote there first, or if it is dead for good, name it (--without %s)", c.Node, name, err, name)
+			return mustAnswer(name, err)
 		}
 		p.others = append(p.others, o)
 	}
@@ -350,40 +349,21 @@ func (p *promotion) tellOthers(ctx context.Context) error {
 }
 
 func (p *promotion) tell(ctx context.Context, name string, c position.Cluster, claim mysql.TermRecord) (o other, err error) {
-	o = other{name: name, node: c.Node}
-	for i := range p.cfg.Clusters {
-		if p.cfg.Clusters[i].Name == name {
-			o.db, err = openAdmin(&p.cfg.Clusters[i], c.Node)
-		}
-	}
-	if err == nil && o.db == nil {
-		err = errors.New("it is not configured")
-	}
-	if err != nil {
+	o = other{name: name}
+	if o.db, err = holder(ctx, p.cfg, name, c); err != nil {
 		return o, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	err = func() error {
-		s, err := mysqlreplica.Identity(ctx, o.db)
-		if err != nil {
-			return err
-		}
-		if s.ID != c.ServerUUID {
-			return fmt.Errorf("term %d opened server %s, but it is %s now", c.Term, c.ServerUUID, s.ID)
-		}
-		if err := allowAdmin(ctx, o.db); err != nil {
-			return err
-		}
-		if err := mysql.LoadTerms(ctx, o.db, []mysql.TermRecord{claim}); err != nil {
-			return err
-		}
+	if err = allowAdmin(ctx, o.db); err == nil {
+		err = mysql.LoadTerms(ctx, o.db, []mysql.TermRecord{claim})
+	}
+	if err == nil {
 		// Only now: what it stored before is complete.
 		o.heads, err = mysql.Heads(ctx, o.db)
-		return err
-	}()
+	}
 	if err != nil {
-		_ = mysqlconn.Close(o.db)
+		_ = mysqlconn.Close(o.db) // the error says it all
 	}
 	return o, err
 }

@@ -186,3 +186,6 @@ func shardDatabases(ctx context.Context, db *sql.DB) ([]string, error) {
 func unknownOutcome(why error) error {
 	return fmt.Errorf("%w (its primary has it, but it is not safe there alone: %w)", storage.ErrOutcomeUnknown, why)
 }
+
+// Closed says that nobody may write to the shard yet: a promotion goes on.
+func (h ShardHead) Closed() bool { return h.State == stateClosed }

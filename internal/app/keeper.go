@@ -1,0 +1,372 @@
+package app
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/cellog/cellog/cdc"
+	"github.com/cellog/cellog/cdc/publish"
+	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/internal/mysqlreplica"
+	"github.com/cellog/cellog/schemas/position"
+	"github.com/cellog/cellog/storage/mysql"
+)
+
+const (
+	// keepEvery is how often a cluster is looked at.
+	keepEvery = 500 * time.Millisecond
+	// claimPatience is how long a claim may stand before it is taken over: a
+	// promotion that lives may wait for a minion that applies what it received.
+	claimPatience = 20 * time.Second
+)
+
+// Keeper sees to it that each storage cluster's master is the node that Kafka
+// says was opened: after a restart it makes that node writable, once it holds all
+// that is final; it finishes promotions that were left half-done; and with a
+// grace it promotes another node when the master is away for longer.
+//
+// Any number of keepers may run: what they do is safe twice, and of two that
+// promote one wins.
+type Keeper struct {
+	cfg   *config.Config
+	env   Env
+	grace time.Duration // 0: it never promotes
+	final *final
+	log   *slog.Logger
+	// promoted, if set, is called after a promotion by this keeper.
+	promoted func(Promoted)
+
+	mu        sync.Mutex
+	following bool
+	cancel    context.CancelFunc
+	wg        sync.WaitGroup
+}
+
+// NewKeeper returns a keeper that promotes after the grace; zero: never.
+func NewKeeper(cfg *config.Config, env Env, grace time.Duration) *Keeper {
+	return &Keeper{cfg: cfg, env: env, grace: grace, final: newFinal(cfg, env), log: env.log()}
+}
+
+// follow begins to read the positions. k.mu is held.
+func (k *Keeper) follow() {
+	if !k.following {
+		k.following = true
+		k.final.start()
+	}
+}
+
+// Start watches all clusters until Stop. Starting twice is safe.
+func (k *Keeper) Start() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.cancel != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	k.cancel = cancel
+	k.follow()
+	for i := range k.cfg.Clusters {
+		k.wg.Go(func() { k.watch(ctx, &k.cfg.Clusters[i]) })
+	}
+}
+
+// Stop ends the watch; a promotion in hand is left, and another one takes over.
+func (k *Keeper) Stop() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.cancel != nil {
+		k.cancel()
+		k.wg.Wait()
+	}
+	k.final.stop()
+}
+
+// Ensure returns when the opened node of every cluster takes writes. A cluster of
+// which none was opened yet is left alone.
+func (k *Keeper) Ensure(ctx context.Context) error {
+	has, err := opened(ctx, k.cfg, k.env)
+	if err != nil {
+		return err
+	}
+	k.mu.Lock()
+	k.follow()
+	k.mu.Unlock()
+	errs := make([]error, len(k.cfg.Clusters))
+	var wg sync.WaitGroup
+	for i := range k.cfg.Clusters {
+		if _, ok := has[k.cfg.Clusters[i].Name]; !ok {
+			continue
+		}
+		wg.Go(func() {
+			w := watcher{k: k, cluster: &k.cfg.Clusters[i]}
+			defer w.close()
+			for {
+				err := w.once(ctx)
+				if err == nil {
+					return
+				}
+				select {
+				case <-ctx.Done():
+					errs[i] = fmt.Errorf("cluster %s: %w", w.cluster.Name, err)
+					return
+				case <-time.After(keepEvery):
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// watcher is the watch of one cluster, by one goroutine.
+type watcher struct {
+	k       *Keeper
+	cluster *config.Cluster
+	pub     *publish.Publisher
+	dbs     map[string]*sql.DB
+
+	record position.Cluster // as it was seen last
+	since  time.Time        // when it was seen first
+	away   time.Time        // since when its node does not serve; zero: it does
+}
+
+func (w *watcher) close() {
+	if w.pub != nil {
+		w.pub.Close()
+	}
+	for _, db := range w.dbs {
+		_ = mysqlconn.Close(db) // nothing is pending on it
+	}
+}
+
+func (k *Keeper) watch(ctx context.Context, c *config.Cluster) {
+	w := watcher{k: k, cluster: c}
+	defer w.close()
+	said := ""
+	for {
+		err := w.once(ctx)
+		switch {
+		case err == nil:
+			said = ""
+		case ctx.Err() == nil && err.Error() != said:
+			said = err.Error()
+			k.log.Warn("the cluster has no master", "cluster", c.Name, "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		// Spread, so that keepers do not claim all at once.
+		case <-time.After(keepEvery/2 + rand.N(keepEvery)):
+		}
+	}
+}
+
+// once looks at the cluster and does what is to be done. nil: its node serves.
+func (w *watcher) once(ctx context.Context) error {
+	if w.pub == nil {
+		pub, err := publish.New(publish.Config{Kafka: kafkaConfig(w.k.cfg, w.k.env, "cellog-keeper"), Cluster: w.cluster.Name, Prefix: w.k.cfg.Kafka.Prefix, Logger: w.k.log})
+		if err != nil {
+			return err
+		}
+		w.pub, w.dbs = pub, map[string]*sql.DB{}
+	}
+	record, known := w.k.final.cluster(w.cluster.Name)
+	if record == nil {
+		if !known {
+			return errors.New("its positions are not read yet")
+		}
+		return nil // `datastore create` opens the first
+	}
+	if c := *record; c.Term != w.record.Term || c.State != w.record.State || c.ClaimMark != w.record.ClaimMark {
+		w.record, w.since, w.away = c, time.Now(), time.Time{}
+	}
+	if w.record.State == position.Claimed {
+		if w.k.grace > 0 && time.Since(w.since) > claimPatience {
+			return w.promote(ctx)
+		}
+		return fmt.Errorf("term %d was claimed and is not open yet", w.record.Term)
+	}
+	err := w.serve(ctx)
+	if err == nil {
+		w.away = time.Time{}
+		return nil
+	}
+	if w.away.IsZero() {
+		w.away = time.Now()
+	}
+	if w.k.grace > 0 && time.Since(w.away) > w.k.grace {
+		return errors.Join(err, w.promote(ctx))
+	}
+	return err
+}
+
+// db returns a pool of a node's admin.
+func (w *watcher) db(node string) (*sql.DB, error) {
+	if db := w.dbs[node]; db != nil {
+		return db, nil
+	}
+	db, err := openAdmin(w.cluster, node)
+	if err == nil {
+		w.dbs[node] = db
+	}
+	return db, err
+}
+
+// serve makes sure that the opened node takes writes, and that no other does.
+func (w *watcher) serve(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	defer cancel()
+	db, err := w.db(w.record.Node)
+	if err != nil {
+		return err
+	}
+	ask, cancelAsk := context.WithTimeout(ctx, nodePatience)
+	s, err := mysqlreplica.Identity(ask, db)
+	cancelAsk()
+	if err != nil {
+		return fmt.Errorf("node %s: %w", w.record.Node, err)
+	}
+	if s.ID != w.record.ServerUUID {
+		return fmt.Errorf("node %s: term %d opened server %s, but it is %s now", w.record.Node, w.record.Term, w.record.ServerUUID, s.ID)
+	}
+	w.demote(ctx)
+	if !s.ReadOnly {
+		return nil
+	}
+	if err := w.complete(ctx, db); err != nil {
+		return fmt.Errorf("node %s: %w", w.record.Node, err)
+	}
+	return nil
+}
+
+// demote makes the cluster's other nodes refuse writes, so far as they answer.
+func (w *watcher) demote(ctx context.Context) {
+	for _, n := range w.cluster.Nodes {
+		if n.Name == w.record.Node {
+			continue
+		}
+		db, err := w.db(n.Name)
+		if err != nil {
+			continue
+		}
+		ask, cancel := context.WithTimeout(ctx, nodePatience/3)
+		s, err := mysqlreplica.Identity(ask, db)
+		if err == nil && !s.ReadOnly {
+			err = mysqlreplica.SetReadOnly(ask, db, true)
+			w.k.log.Warn("a node took writes that is not the cluster's master: it is read-only now", "cluster", w.cluster.Name, "node", n.Name, "error", err)
+		}
+		cancel()
+	}
+}
+
+// complete is the gate, and what is left of a promotion.
+func (w *watcher) complete(ctx context.Context, db *sql.DB) error {
+	pos, err := w.pub.Positions(ctx)
+	if err != nil {
+		return err
+	}
+	if c := pos.Cluster; c == nil || c.Term != w.record.Term || c.State != position.Open {
+		return errors.New("it is being promoted")
+	}
+	all, err := mysql.DatastoresOf(ctx, db)
+	if mysqlconn.IsMissing(err) {
+		return errors.New("it has no data")
+	}
+	if err != nil {
+		return err
+	}
+	datastores := map[string]*cdc.Datastore{}
+	for _, d := range all {
+		datastores[d.Name] = &cdc.Datastore{Name: d.Name, Shards: d.Shards, Partitions: d.Partitions, Merged: w.k.cfg.Datastore(d.Name).MergedTopic}
+	}
+	if err := compareLast(ctx, w.pub, entities{db}, pos.Shards, datastores, w.cluster.Name); err != nil {
+		return err
+	}
+	f := finish{cfg: w.k.cfg, env: w.k.env, cluster: w.cluster.Name, node: w.record.Node, term: w.record.Term, db: db, since: w.since}
+	closed, err := f.closed(ctx)
+	if err != nil {
+		return err
+	}
+	if !closed {
+		if err := LoadTerms(ctx, w.k.cfg, w.k.env, w.cluster.Name); err != nil {
+			return err
+		}
+		w.k.log.Info("the master is writable again", "cluster", w.cluster.Name, "node", w.record.Node)
+		return mysqlreplica.SetReadOnly(ctx, db, false)
+	}
+	others, err := opened(ctx, w.k.cfg, w.k.env)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, h := range f.holders {
+			_ = mysqlconn.Close(h) // nothing is pending on it
+		}
+	}()
+	for name, c := range others {
+		if name == w.cluster.Name {
+			continue
+		}
+		h, err := holder(ctx, w.k.cfg, name, c)
+		if err != nil {
+			return fmt.Errorf("a promotion was left before it had drained all copies: %w", err)
+		}
+		f.holders = append(f.holders, h)
+	}
+	w.k.log.Info("finishing a promotion that was left", "cluster", w.cluster.Name, "node", w.record.Node, "term", w.record.Term)
+	return f.run(ctx)
+}
+
+// holder opens a pool to the node that another cluster's record names.
+func holder(ctx context.Context, cfg *config.Config, cluster string, c position.Cluster) (*sql.DB, error) {
+	for i := range cfg.Clusters {
+		if cfg.Clusters[i].Name != cluster {
+			continue
+		}
+		db, err := openAdmin(&cfg.Clusters[i], c.Node)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(ctx, 2*nodePatience)
+		defer cancel()
+		s, err := mysqlreplica.Identity(ctx, db)
+		if err == nil && s.ID != c.ServerUUID {
+			err = fmt.Errorf("term %d opened server %s, but it is %s now", c.Term, c.ServerUUID, s.ID)
+		}
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("node %s/%s: %w", cluster, c.Node, err), mysqlconn.Close(db))
+		}
+		return db, nil
+	}
+	return nil, fmt.Errorf("cluster %s is not configured", cluster)
+}
+
+// closed says whether a shard is still closed in the finish's term.
+func (f *finish) closed(ctx context.Context) (bool, error) {
+	heads, err := mysql.Heads(ctx, f.db)
+	for _, h := range heads {
+		if h.Term == f.term && h.Closed() {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+func (w *watcher) promote(ctx context.Context) error {
+	out, err := PromoteCluster(ctx, w.k.cfg, w.k.env, Promote{Cluster: w.cluster.Name, Expect: w.record.Term})
+	if err != nil {
+		return fmt.Errorf("promotion: %w", err)
+	}
+	w.k.log.Warn("promoted", "cluster", out.Cluster, "node", out.Node, "term", out.Term, "restored", out.Restored, "drained", out.Drained, "lost", out.Lost, "left", out.Left, "seconds", out.Seconds)
+	if w.k.promoted != nil {
+		w.k.promoted(out)
+	}
+	return nil
+}
