@@ -42,6 +42,9 @@ type Config struct {
 	// topic lost its tail in a power cut is stopped by its tailer, and
 	// rebuilt from MySQL by `cellog tailer repair`.
 	KafkaSync bool
+	// ServerEnv, if set, gives a node's server more environment variables,
+	// NAME=value.
+	ServerEnv func(node string) []string
 	// Restarted, if set, is called each time that a server which ended by
 	// itself is back, under another pid. It must not call Stop.
 	Restarted func()
