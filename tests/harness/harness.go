@@ -45,22 +45,29 @@ func Main(m *testing.M) int {
 	return m.Run()
 }
 
-// Cellog runs a command and returns what it wrote to standard output.
+// Cellog runs a command and returns what it wrote to standard output; a failure
+// is logged.
 func Cellog(t *testing.T, args ...string) (stdout string, exit int) {
+	t.Helper()
+	stdout, stderr, exit := Try(t, args...)
+	if exit != 0 {
+		t.Logf("cellog %s: exit %d\n%s%s", args[0], exit, Tail(stderr), Tail(stdout))
+	}
+	return stdout, exit
+}
+
+// Try is Cellog for a command that may well fail.
+func Try(t *testing.T, args ...string) (stdout, stderr string, exit int) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), Binary, args...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	err := cmd.Run()
 	var code *exec.ExitError
-	switch {
-	case errors.As(err, &code):
-		t.Logf("cellog %s: exit %d\n%s%s", args[0], code.ExitCode(), Tail(errs.String()), Tail(out.String()))
-		return out.String(), code.ExitCode()
-	case err != nil:
+	if err != nil && !errors.As(err, &code) {
 		t.Fatalf("cellog %v: %v", args, err)
 	}
-	return out.String(), 0
+	return out.String(), errs.String(), cmd.ProcessState.ExitCode()
 }
 
 // WaitFor polls until fn returns nil, and fails with its last error.
