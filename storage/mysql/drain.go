@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/failpoint"
 	"github.com/cellog/cellog/storage"
 )
 
@@ -276,7 +277,7 @@ func (d *Drainer) settle(ctx context.Context, c *copied) error {
 		delete(d.answered, c.copyID) // that primary was deposed: put it again
 		return nil
 	}
-	if !known || c.stored.AddedID > mark.Last {
+	if (!known || c.stored.AddedID > mark.Last) && !failpoint.Hit("storage/settle-unfinal") {
 		return nil
 	}
 	var err error
