@@ -193,13 +193,14 @@ func (w *watcher) once(ctx context.Context) error {
 		}
 		return fmt.Errorf("term %d was claimed and is not open yet", w.record.Term)
 	}
+	began := time.Now()
 	err := w.serve(ctx)
 	if err == nil {
 		w.away = time.Time{}
 		return nil
 	}
 	if w.away.IsZero() {
-		w.away = time.Now()
+		w.away = began
 	}
 	if w.k.grace > 0 && time.Since(w.away) > w.k.grace {
 		return errors.Join(err, w.promote(ctx))
@@ -227,7 +228,7 @@ func (w *watcher) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ask, cancelAsk := context.WithTimeout(ctx, nodePatience)
+	ask, cancelAsk := context.WithTimeout(ctx, nodePatience/2)
 	s, err := mysqlreplica.Identity(ask, db)
 	cancelAsk()
 	if err != nil {
