@@ -207,8 +207,6 @@ func (s *servers) nodes(ctx context.Context) ([]cdc.Node, error) {
 func (s *servers) beat(ctx context.Context, cluster string, beat int64, at time.Time) error {
 	errs := make([]error, len(s.cluster.Nodes))
 	var written atomic.Bool
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var wg sync.WaitGroup
 	for i, n := range s.cluster.Nodes {
 		wg.Go(func() {
@@ -217,10 +215,7 @@ func (s *servers) beat(ctx context.Context, cluster string, beat int64, at time.
 				_, err = s.pools.get(s.cluster.Name, n.Name).ExecContext(ctx,
 					"INSERT INTO cellog_meta.heartbeats (cluster, beat, written_at) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE beat = VALUES(beat), written_at = VALUES(written_at)",
 					cluster, beat, at)
-				if err == nil {
-					written.Store(true)
-					cancel()
-				}
+				written.CompareAndSwap(false, err == nil)
 			}
 			if err != nil {
 				errs[i] = fmt.Errorf("node %s: %w", n.Name, err)
