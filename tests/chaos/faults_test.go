@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -222,9 +224,14 @@ func (r *rig) between(one, other map[string]bool) (out []*link) {
 	return out
 }
 
-// shuffled returns the possible kinds in an order of their own.
+// shuffled returns the possible kinds in an order of their own; only those that
+// CELLOG_CHAOS_KINDS lists, if it is set: "kill broker,cut link".
 func shuffled(rng *rand.Rand, r *rig) (out []fault) {
+	only := os.Getenv("CELLOG_CHAOS_KINDS")
 	for _, f := range faults {
+		if only != "" && !slices.Contains(strings.Split(only, ","), f.kind) {
+			continue
+		}
 		if f.needs == nil || f.needs(r) {
 			out = append(out, f)
 		}
