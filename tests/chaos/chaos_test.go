@@ -60,7 +60,9 @@ func TestChaos(t *testing.T) {
 	var deck []fault
 	for end := time.Now().Add(time.Duration(seconds) * time.Second); time.Now().Before(end) && !t.Failed(); {
 		if len(deck) == 0 {
-			deck = shuffled(c.rng, c.r)
+			if deck = shuffled(c.rng, c.r); len(deck) == 0 {
+				t.Fatal("no kind of fault is possible")
+			}
 		}
 		c.inject(deck[0])
 		deck = deck[1:]
