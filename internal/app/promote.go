@@ -415,7 +415,11 @@ func (p *promotion) choose(ctx context.Context) ([]mysql.ShardHead, error) {
 			if name != old.Node {
 				// It applies what it has: what is received and not applied
 				// would be thrown away.
-				if c.err = mysqlreplica.StopReceiving(ctx, db); c.err == nil {
+				c.err = mysqlreplica.StopReceiving(ctx, db)
+				if c.err == nil {
+					c.err = mysqlreplica.StartApplying(ctx, db)
+				}
+				if c.err == nil {
 					c.err = mysqlreplica.WaitApplied(ctx, db)
 				}
 			}
