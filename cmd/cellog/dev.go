@@ -30,7 +30,8 @@ const devStopTimeout = 30 * time.Second
 // devFlags are the flags of dev, which demo shares.
 type devFlags struct {
 	dataDir, mysql, mysqld, kafka, prefix, datastore, listen, admin, schemas, readyFile, logLevel string
-	shards, clusters, minions                                                                     int
+	shards, clusters                                                                              int
+	minions                                                                                       []int
 	merged, kafkaSync                                                                             bool
 
 	// given says whether a flag was given: numbers that were not are those of
@@ -47,7 +48,7 @@ func (d *devFlags) add(cmd *cobra.Command) {
 	f.StringVar(&d.dataDir, "data-dir", defaultDataDir, "where the servers and the broker keep their data")
 	f.IntVar(&d.shards, "shards", app.DefaultShards, "shards of a new datastore, fixed when it is made")
 	f.IntVar(&d.clusters, "clusters", 2, "storage clusters of a new data directory")
-	f.IntVar(&d.minions, "minions", 1, "minions of each cluster's master, in a new data directory")
+	f.IntSliceVar(&d.minions, "minions", []int{1}, "minions of each cluster's master, in a new data directory; or one number for each cluster: 2,1")
 	f.StringVar(&d.mysql, "mysql", "auto", "flavour of the servers: auto, mariadb or mysql")
 	f.StringVar(&d.mysqld, "mysqld", "", "path of the server's binary (default: looked for)")
 	f.StringVar(&d.kafka, "kafka", "embedded", "embedded, or HOST:PORT,… of brokers that run already")
@@ -69,8 +70,10 @@ func (d *devFlags) check() error {
 	switch {
 	case d.clusters < 1 || d.clusters > 16:
 		return usageError("--clusters %d: want 1 to 16", d.clusters)
-	case d.minions < 0 || d.minions > 16:
-		return usageError("--minions %d: want 0 to 16", d.minions)
+	case slices.ContainsFunc(d.minions, func(n int) bool { return n < 0 || n > 16 }):
+		return usageError("--minions %v: want 0 to 16", d.minions)
+	case len(d.minions) != 1 && d.given("clusters") && len(d.minions) != d.clusters:
+		return usageError("--minions %v: want one number, or one for each of the %d clusters", d.minions, d.clusters)
 	case d.mysql != "auto" && d.mysql != "mariadb" && d.mysql != "mysql":
 		return usageError("--mysql %q: want auto, mariadb or mysql", d.mysql)
 	case !slices.Contains([]string{"debug", "info", "warn", "error"}, d.logLevel):
@@ -120,9 +123,9 @@ func (d *devFlags) config(stderr io.Writer) app.DevConfig {
 	if d.kafka != "embedded" {
 		brokers = strings.Split(d.kafka, ",")
 	}
-	var minions *int
+	var minions []int
 	if d.given("minions") {
-		minions = &d.minions
+		minions = d.minions
 	}
 	clusters, shards := d.clusters, d.shards
 	if !d.given("clusters") {

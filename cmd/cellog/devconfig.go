@@ -80,7 +80,7 @@ func exampleConfig(d *devFlags) ([]byte, error) {
 	for i := range d.clusters {
 		c := config.Cluster{Name: fmt.Sprintf("c%d", i+1), Accounts: config.Accounts{
 			Worker: account("worker"), Tailer: account("tailer"), Indexer: account("indexer"), Admin: account("admin")}}
-		for j := range d.minions + 1 {
+		for j := range d.minions[min(i, len(d.minions)-1)] + 1 {
 			c.Nodes = append(c.Nodes, config.Node{Name: c.Name + string(rune('a'+j)), Addr: fmt.Sprintf("127.0.0.1:%d", port)})
 			port++
 		}

@@ -31,7 +31,8 @@ order, holes (in a shard's log or in ce_sequence, or rows above shard_log's last
 epoch or time; foreign records; damaged cells). --format json has the numbers of the merged topic under "merged".
 
 --acks FILE also holds a journal of what clients were answered against what is stored (--format json: under "acks"): lost,
-other body, two bodies acknowledged, ghosts (stored though every attempt was refused), waiting (answered 202, not in yet).
+other body, two bodies acknowledged, ghosts (stored though every attempt was refused), unnamed (rejected, and the record
+does not name the winner), waiting (answered 202, not in yet).
 A line of it is {"status":201,"row_key":"…","column":"BASE","ref_key":1,"body":…}, one for each attempt at a put; status 0
 means that no answer came.
 
@@ -114,8 +115,8 @@ func printReport(cmd *cobra.Command, r verified) error {
 		_, err = fmt.Fprintf(out, "index %s: entries %d, missing %d, stale %d, extra %d\n", i.Name, i.Entries, i.Missing, i.Stale, i.Extra)
 	}
 	if a := r.Acks; a != nil {
-		_, err = fmt.Fprintf(out, "answers %d to %d keys, acknowledged %d, accepted %d, rejected %d: lost %d, other body %d, two bodies %d, ghosts %d, waiting %d\n",
-			a.Answers, a.Keys, a.Acknowledged, a.Accepted, a.Rejected, a.Lost, a.OtherBody, a.TwoBodies, a.Ghosts, a.Waiting)
+		_, err = fmt.Fprintf(out, "answers %d to %d keys, acknowledged %d, accepted %d, rejected %d: lost %d, other body %d, two bodies %d, ghosts %d, unnamed %d, waiting %d\n",
+			a.Answers, a.Keys, a.Acknowledged, a.Accepted, a.Rejected, a.Lost, a.OtherBody, a.TwoBodies, a.Ghosts, a.Unnamed, a.Waiting)
 	}
 	if err == nil && r.Clean() {
 		_, err = fmt.Fprintln(out, "clean")

@@ -66,7 +66,12 @@ func (c *cluster) start(ctx context.Context) error {
 // serverConfig is how node i is started.
 func (c *cluster) serverConfig(i int) mysqlserver.Config {
 	n := c.state.Nodes[i]
+	var env []string
+	if c.cfg.ServerEnv != nil {
+		env = c.cfg.ServerEnv(n.Name)
+	}
 	return mysqlserver.Config{
+		Env:     env,
 		Dir:     filepath.Join(c.cfg.DataDir, "clusters", c.state.Name, n.Name),
 		Flavour: c.bin.Flavour, Binary: c.bin.Path, Port: n.Port, ServerID: n.ServerID,
 		BufferPool: c.cfg.BufferPool, TemplateDir: c.cfg.TemplateDir,

@@ -19,9 +19,9 @@ type Config struct {
 	// Clusters is the number of storage clusters. 0 means what the data
 	// directory has, and 2 for a new one.
 	Clusters int
-	// Minions is the number of minions of each cluster. Nil means what the data
-	// directory has, and 1 for a new one.
-	Minions *int
+	// Minions is the number of minions of every cluster, or one number for
+	// each. Nil means what the data directory has, and 1 for a new one.
+	Minions []int
 	// Flavour is the kind of server. Default: what the data directory has, and
 	// for a new one whatever is found first.
 	Flavour mysqlserver.Flavour
@@ -42,6 +42,9 @@ type Config struct {
 	// topic lost its tail in a power cut is stopped by its tailer, and
 	// rebuilt from MySQL by `cellog tailer repair`.
 	KafkaSync bool
+	// ServerEnv, if set, gives a node's server more environment variables,
+	// NAME=value.
+	ServerEnv func(node string) []string
 	// Restarted, if set, is called each time that a server which ended by
 	// itself is back, under another pid. It must not call Stop.
 	Restarted func()
@@ -51,10 +54,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.KafkaBrokers = slices.Clone(c.KafkaBrokers)
-	if c.Minions != nil {
-		n := *c.Minions
-		c.Minions = &n
-	}
+	c.Minions = slices.Clone(c.Minions)
 	if c.Flavour == "" {
 		c.Flavour = mysqlserver.Auto
 	}
@@ -64,14 +64,27 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+// minions returns how many minions cluster i is to have.
+func (c Config) minions(i int) int {
+	switch {
+	case len(c.Minions) == 0:
+		return 1
+	case len(c.Minions) == 1:
+		return c.Minions[0]
+	}
+	return c.Minions[i]
+}
+
 func (c Config) check() error {
 	switch {
 	case c.DataDir == "":
 		return errors.New("deploy/local: data_dir is empty")
 	case c.Clusters < 0 || c.Clusters > maxNodes:
 		return fmt.Errorf("deploy/local: clusters %d: want 1 to %d, or 0 for what is there", c.Clusters, maxNodes)
-	case c.Minions != nil && (*c.Minions < 0 || *c.Minions > maxNodes):
-		return fmt.Errorf("deploy/local: minions %d: want 0 to %d", *c.Minions, maxNodes)
+	case slices.ContainsFunc(c.Minions, func(n int) bool { return n < 0 || n > maxNodes }):
+		return fmt.Errorf("deploy/local: minions %v: want 0 to %d", c.Minions, maxNodes)
+	case len(c.Minions) > 1 && c.Clusters > 0 && c.Clusters != len(c.Minions):
+		return fmt.Errorf("deploy/local: minions %v: want one number, or one for each of the %d clusters", c.Minions, c.Clusters)
 	case c.Flavour != mysqlserver.Auto && c.Flavour != mysqlserver.MariaDB && c.Flavour != mysqlserver.MySQL:
 		return fmt.Errorf("deploy/local: flavour %q: want auto, mariadb or mysql", c.Flavour)
 	}

@@ -182,8 +182,9 @@ func TestStartStopAndStartAgain(t *testing.T) {
 	stop(t, l)
 
 	for name, change := range map[string]func(*Config){
-		"clusters": func(c *Config) { c.Clusters = 3 },
-		"minions":  func(c *Config) { n := 0; c.Minions = &n },
+		"clusters":    func(c *Config) { c.Clusters = 3 },
+		"two of each": func(c *Config) { c.Minions = []int{1, 2} },
+		"minions":     func(c *Config) { c.Minions = []int{0} },
 		"flavour": func(c *Config) {
 			if c.Flavour = mysqlserver.MySQL; l.topology.Flavour == mysqlserver.MySQL {
 				c.Flavour = mysqlserver.MariaDB
@@ -312,10 +313,9 @@ func gone(pid int) bool {
 }
 
 func TestServersThatEndComeBack(t *testing.T) {
-	one := 1
 	cfg := config(t.TempDir())
 	back := make(chan struct{}, 8)
-	cfg.Clusters, cfg.Minions, cfg.KafkaBrokers = 1, &one, []string{"127.0.0.1:1"}
+	cfg.Clusters, cfg.Minions, cfg.KafkaBrokers = 1, []int{1}, []string{"127.0.0.1:1"}
 	cfg.Restarted = func() { back <- struct{}{} }
 	l := start(t, cfg)
 	if got := l.KafkaAddrs(); !reflect.DeepEqual(got, []string{"127.0.0.1:1"}) {
@@ -366,10 +366,9 @@ func TestServersThatEndComeBack(t *testing.T) {
 }
 
 func TestAServerThatCannotComeBackIsTriedUntilItCan(t *testing.T) {
-	zero := 0
 	cfg := config(t.TempDir())
 	back := make(chan struct{}, 1)
-	cfg.Clusters, cfg.Minions, cfg.KafkaBrokers = 1, &zero, []string{"127.0.0.1:1"}
+	cfg.Clusters, cfg.Minions, cfg.KafkaBrokers = 1, []int{0}, []string{"127.0.0.1:1"}
 	cfg.Restarted = func() { back <- struct{}{} }
 	l := start(t, cfg)
 	mark := filepath.Join(cfg.DataDir, "clusters", "c1", "c1a", "flavour")
@@ -399,14 +398,14 @@ func TestAServerThatCannotComeBackIsTriedUntilItCan(t *testing.T) {
 }
 
 func TestBadConfig(t *testing.T) {
-	minus := -1
 	for name, cfg := range map[string]Config{
-		"data_dir": {},
-		"clusters": {DataDir: "x", Clusters: 17},
-		"minions":  {DataDir: "x", Minions: &minus},
-		"flavour":  {DataDir: "x", Flavour: "oracle"},
+		"data_dir":  {},
+		"clusters":  {DataDir: "x", Clusters: 17},
+		"minions":   {DataDir: "x", Minions: []int{-1}},
+		"clusters ": {DataDir: "x", Clusters: 2, Minions: []int{1, 2, 3}},
+		"flavour":   {DataDir: "x", Flavour: "oracle"},
 	} {
-		if _, err := Start(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := Start(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), strings.TrimSpace(name)) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

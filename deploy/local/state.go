@@ -36,11 +36,11 @@ type nodeState struct {
 	ServerID uint32 `json:"server_id"`
 }
 
-func newTopology(flavour mysqlserver.Flavour, clusters, minions int) *topology {
+func newTopology(flavour mysqlserver.Flavour, clusters int, minions func(cluster int) int) *topology {
 	t := &topology{Flavour: flavour}
 	for c := range clusters {
 		cs := &clusterState{Name: "c" + strconv.Itoa(c+1)}
-		for n := range minions + 1 {
+		for n := range minions(c) + 1 {
 			cs.Nodes = append(cs.Nodes, &nodeState{Name: cs.Name + string(rune('a'+n)), ServerID: uint32((c+1)*100 + n + 1)})
 		}
 		cs.Master = cs.Nodes[0].Name
@@ -59,14 +59,11 @@ func loadTopology(cfg Config) (*topology, error) {
 		if err != nil {
 			return nil, err
 		}
-		clusters, minions := 2, 1
+		clusters := max(2, len(cfg.Minions))
 		if cfg.Clusters > 0 {
 			clusters = cfg.Clusters
 		}
-		if cfg.Minions != nil {
-			minions = *cfg.Minions
-		}
-		t := newTopology(bin.Flavour, clusters, minions)
+		t := newTopology(bin.Flavour, clusters, cfg.minions)
 		return t, t.save(cfg.DataDir)
 	}
 	if err != nil {
@@ -84,8 +81,13 @@ func loadTopology(cfg Config) (*topology, error) {
 	if cfg.Clusters > 0 && cfg.Clusters != len(t.Clusters) {
 		return nil, fmt.Errorf("%w: %s has %d clusters, not %d: %s", ErrMismatch, cfg.DataDir, len(t.Clusters), cfg.Clusters, hint)
 	}
-	if has := len(t.Clusters[0].Nodes) - 1; cfg.Minions != nil && *cfg.Minions != has {
-		return nil, fmt.Errorf("%w: %s has %d minions a cluster, not %d: %s", ErrMismatch, cfg.DataDir, has, *cfg.Minions, hint)
+	if n := len(cfg.Minions); n > 1 && n != len(t.Clusters) {
+		return nil, fmt.Errorf("%w: %s has %d clusters, not %d: %s", ErrMismatch, cfg.DataDir, len(t.Clusters), n, hint)
+	}
+	for i, c := range t.Clusters {
+		if has := len(c.Nodes) - 1; len(cfg.Minions) > 0 && cfg.minions(i) != has {
+			return nil, fmt.Errorf("%w: %s has %d minions in cluster %s, not %d: %s", ErrMismatch, cfg.DataDir, has, c.Name, cfg.minions(i), hint)
+		}
 	}
 	if cfg.Flavour != mysqlserver.Auto && cfg.Flavour != t.Flavour {
 		return nil, fmt.Errorf("%w: %s is of %s, not %s: %s", ErrMismatch, cfg.DataDir, t.Flavour, cfg.Flavour, hint)

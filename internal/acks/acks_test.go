@@ -1,6 +1,7 @@
 package acks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ type shop struct {
 	stands   map[cellog.Key]string
 	waits    map[cellog.Key]bool
 	rejected map[cellog.Key]string
+	winner   string
 	err      error
 }
 
@@ -43,9 +45,9 @@ func (s *shop) Standing(_ context.Context, keys []cellog.Key) ([][]byte, error) 
 
 func (s *shop) Buffered(_ context.Context, k cellog.Key) (bool, error) { return s.waits[k], s.err }
 
-func (s *shop) Rejected(_ context.Context, fn func(cellog.Key, []byte)) error {
+func (s *shop) Rejected(_ context.Context, fn func(cellog.Key, []byte, []byte)) error {
 	for k, t := range s.rejected {
-		fn(k, stored(t))
+		fn(k, stored(t), stored(s.winner))
 	}
 	return s.err
 }
@@ -64,24 +66,27 @@ func TestPlantedFaults(t *testing.T) {
 		waits    bool
 		rejected string
 		want     Report
+		winner   string // default 2
 	}{
-		{"stored", []answer{{201, `{"a":1,"b":2}`}, {200, `{"b":2,"a":1.0}`}}, `{"a":1,"b":2}`, false, "", Report{Acknowledged: 1}},
-		{"lost", []answer{{201, `1`}}, "", false, "", Report{Acknowledged: 1, Lost: 1}},
-		{"another body", []answer{{200, `1`}}, `2`, false, "", Report{Acknowledged: 1, OtherBody: 1}},
-		{"two bodies", []answer{{201, `1`}, {201, `2`}}, `1`, false, "", Report{Acknowledged: 1, OtherBody: 1, TwoBodies: 1}},
-		{"a conflict told", []answer{{201, `1`}, {409, `2`}}, `1`, false, "", Report{Acknowledged: 1}},
-		{"a conflict that stands", []answer{{409, `1`}}, `1`, false, "", Report{Ghosts: 1}},
-		{"refused and stored", []answer{{503, `1`}, {429, `1`}}, `1`, false, "", Report{Ghosts: 1}},
-		{"refused and not stored", []answer{{503, `1`}}, "", false, "", Report{}},
-		{"refused, then unknown", []answer{{503, `1`}, {504, `1`}}, `1`, false, "", Report{}},
-		{"no answer, stored", []answer{{0, `1`}}, `1`, false, "", Report{}},
-		{"no answer, not stored", []answer{{0, `1`}}, "", false, "", Report{}},
-		{"accepted, in", []answer{{202, `1`}}, `1`, false, "", Report{Accepted: 1}},
-		{"accepted, waits", []answer{{202, `1`}}, "", true, "", Report{Accepted: 1, Waiting: 1}},
-		{"accepted, lost to another", []answer{{202, `1`}, {201, `2`}}, `2`, false, `1`, Report{Acknowledged: 1, Rejected: 1}},
-		{"accepted, another's rejection", []answer{{202, `1`}}, `2`, false, `3`, Report{Accepted: 1, Lost: 1}},
-		{"accepted, gone", []answer{{202, `1`}}, "", false, "", Report{Accepted: 1, Lost: 1}},
-		{"accepted, then stored", []answer{{202, `1`}, {201, `1`}}, `1`, false, "", Report{Acknowledged: 1}},
+		{"stored", []answer{{201, `{"a":1,"b":2}`}, {200, `{"b":2,"a":1.0}`}}, `{"a":1,"b":2}`, false, "", Report{Acknowledged: 1}, ""},
+		{"lost", []answer{{201, `1`}}, "", false, "", Report{Acknowledged: 1, Lost: 1}, ""},
+		{"another body", []answer{{200, `1`}}, `2`, false, "", Report{Acknowledged: 1, OtherBody: 1}, ""},
+		{"two bodies", []answer{{201, `1`}, {201, `2`}}, `1`, false, "", Report{Acknowledged: 1, OtherBody: 1, TwoBodies: 1}, ""},
+		{"a conflict told", []answer{{201, `1`}, {409, `2`}}, `1`, false, "", Report{Acknowledged: 1}, ""},
+		{"a conflict that stands", []answer{{409, `1`}}, `1`, false, "", Report{Ghosts: 1}, ""},
+		{"refused and stored", []answer{{503, `1`}, {429, `1`}}, `1`, false, "", Report{Ghosts: 1}, ""},
+		{"refused and not stored", []answer{{503, `1`}}, "", false, "", Report{}, ""},
+		{"refused, then unknown", []answer{{503, `1`}, {504, `1`}}, `1`, false, "", Report{}, ""},
+		{"no answer, stored", []answer{{0, `1`}}, `1`, false, "", Report{}, ""},
+		{"no answer, not stored", []answer{{0, `1`}}, "", false, "", Report{}, ""},
+		{"accepted, in", []answer{{202, `1`}}, `1`, false, "", Report{Accepted: 1}, ""},
+		{"accepted, waits", []answer{{202, `1`}}, "", true, "", Report{Accepted: 1, Waiting: 1}, ""},
+		{"accepted, lost to another", []answer{{202, `1`}, {201, `2`}}, `2`, false, `1`, Report{Acknowledged: 1, Rejected: 1}, ""},
+		{"accepted, lost to one that is not named", []answer{{202, `1`}, {201, `2`}}, `2`, false, `1`, Report{Acknowledged: 1, Rejected: 1, Unnamed: 1}, `3`},
+		{"refused, and rejected later", []answer{{503, `1`}, {201, `2`}}, `2`, false, `1`, Report{Acknowledged: 1, Ghosts: 1}, ""},
+		{"accepted, another's rejection", []answer{{202, `1`}}, `2`, false, `3`, Report{Accepted: 1, Lost: 1}, ""},
+		{"accepted, gone", []answer{{202, `1`}}, "", false, "", Report{Accepted: 1, Lost: 1}, ""},
+		{"accepted, then stored", []answer{{202, `1`}, {201, `1`}}, `1`, false, "", Report{Acknowledged: 1}, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			k := cellog.Key{Row: uuid.New(), Column: "BASE", Ref: -5}
@@ -98,7 +103,7 @@ func TestPlantedFaults(t *testing.T) {
 			if err := j.Close(); err != nil {
 				t.Fatal(err)
 			}
-			s := &shop{stands: map[cellog.Key]string{k: c.stands}, waits: map[cellog.Key]bool{k: c.waits}}
+			s := &shop{stands: map[cellog.Key]string{k: c.stands}, waits: map[cellog.Key]bool{k: c.waits}, winner: cmp.Or(c.winner, `2`)}
 			if c.rejected != "" {
 				s.rejected = map[cellog.Key]string{k: c.rejected, {Column: "OTHER"}: `1`}
 			}
@@ -108,7 +113,7 @@ func TestPlantedFaults(t *testing.T) {
 			if err != nil || got != c.want {
 				t.Errorf("%+v %v, want %+v", got, err, c.want)
 			}
-			faults := got.Lost + got.OtherBody + got.TwoBodies + got.Ghosts + got.Waiting
+			faults := got.Lost + got.OtherBody + got.TwoBodies + got.Ghosts + got.Unnamed + got.Waiting
 			if (faults == 0) != got.Clean() || len(details) != faults {
 				t.Errorf("clean %v, details %q", got.Clean(), details)
 			}

@@ -16,8 +16,9 @@ type Store interface {
 	Standing(ctx context.Context, keys []cellog.Key) ([][]byte, error)
 	// Buffered says whether a cell of the key waits for its primary.
 	Buffered(ctx context.Context, key cellog.Key) (bool, error)
-	// Rejected calls fn for the bodies, in stored form, that were rejected.
-	Rejected(ctx context.Context, fn func(key cellog.Key, stored []byte)) error
+	// Rejected calls fn for the bodies, in stored form, that were rejected, and
+	// the body that was named as the winner; nil if there was none.
+	Rejected(ctx context.Context, fn func(key cellog.Key, stored, winner []byte)) error
 }
 
 // Report is the outcome of a Check.
@@ -36,18 +37,22 @@ type Report struct {
 	OtherBody int `json:"other_body"`
 	TwoBodies int `json:"two_bodies"`
 	Ghosts    int `json:"ghosts"`
+	// Unnamed are rejected bodies whose record names another winner than the
+	// body that stands.
+	Unnamed int `json:"unnamed"`
 	// Waiting are cells answered 202 that are not in yet.
 	Waiting int `json:"waiting"`
 }
 
 // Clean reports whether every answer was true, and nothing waits.
-func (r Report) Clean() bool { return r.Lost+r.OtherBody+r.TwoBodies+r.Ghosts+r.Waiting == 0 }
+func (r Report) Clean() bool { return r.Lost+r.OtherBody+r.TwoBodies+r.Ghosts+r.Unnamed+r.Waiting == 0 }
 
 // said is what was answered to one body of a key.
 type said struct {
 	stored []byte
 	acked  bool // 201 or 200
 	taken  bool // 202
+	no     bool // 429 or 503
 	maybe  bool // an attempt whose outcome nobody knows: it may stand
 }
 
@@ -65,10 +70,10 @@ func Check(ctx context.Context, file string, s Store, detail func(string)) (Repo
 	if err != nil {
 		return r, err
 	}
-	rejected := map[cellog.Key][][]byte{}
-	err = s.Rejected(ctx, func(k cellog.Key, stored []byte) {
+	rejected := map[cellog.Key][]loser{}
+	err = s.Rejected(ctx, func(k cellog.Key, stored, winner []byte) {
 		if keys[k] != nil {
-			rejected[k] = append(rejected[k], stored)
+			rejected[k] = append(rejected[k], loser{stored, winner})
 		}
 	})
 	if err != nil {
@@ -125,6 +130,7 @@ func load(file string, r *Report) (map[cellog.Key][]*said, []cellog.Key, error) 
 		case 202:
 			of.taken = true
 		case 429, 503: // nothing was kept
+			of.no = true
 		default:
 			of.maybe = of.maybe || a.Status == 0 || a.Status >= 500
 		}
@@ -142,12 +148,15 @@ func same(a, b []byte) bool {
 	return err == nil && equal
 }
 
+// loser is a rejected body, and which won.
+type loser struct{ stored, winner []byte }
+
 // check is the comparison of one key.
 type check struct {
 	r        *Report
 	key      cellog.Key
 	standing []byte
-	rejected [][]byte
+	rejected []loser
 	detail   func(string)
 }
 
@@ -177,6 +186,8 @@ func (c *check) run(ctx context.Context, s Store, bodies []*said) error {
 			}
 		case stands && !b.maybe:
 			c.fault(&c.r.Ghosts, "every attempt was answered 429 or 503, or refused, and it stands")
+		case b.no && !b.maybe && c.lost(b) != nil:
+			c.fault(&c.r.Ghosts, "every attempt was answered 429 or 503, or refused, and it was rejected later")
 		}
 	}
 	switch {
@@ -191,16 +202,27 @@ func (c *check) run(ctx context.Context, s Store, bodies []*said) error {
 	return nil
 }
 
+// lost returns the record of a body that was rejected, nil if it was not.
+func (c *check) lost(b *said) *loser {
+	for i := range c.rejected {
+		if same(b.stored, c.rejected[i].stored) {
+			return &c.rejected[i]
+		}
+	}
+	return nil
+}
+
 // accepted looks what became of a body that was answered 202.
 func (c *check) accepted(ctx context.Context, s Store, b *said, stands bool) error {
 	if stands {
 		return nil
 	}
-	for _, r := range c.rejected {
-		if same(b.stored, r) {
-			c.r.Rejected++
-			return nil
+	if r := c.lost(b); r != nil {
+		c.r.Rejected++
+		if c.standing != nil && !same(c.standing, r.winner) {
+			c.fault(&c.r.Unnamed, "it was answered 202 and rejected, and its record does not name the body that stands")
 		}
+		return nil
 	}
 	waits, err := s.Buffered(ctx, c.key)
 	switch {

@@ -15,7 +15,10 @@
 //     202 that neither stands, nor waits, nor was rejected;
 //   - other body: 201 or 200 while another body stands;
 //   - two bodies: two different bodies answered 201 or 200;
-//   - ghosts: a body stands of which every attempt was answered 429 or 503;
+//   - ghosts: a body stands, or was rejected later, of which every attempt was
+//     answered 429 or 503;
+//   - unnamed: answered 202 and rejected, by a record that does not name the
+//     body that stands;
 //   - waiting: answered 202, not put in yet: not a fault, but not the end.
 //
 // An Append that returned is on the disk. It does not look at Kafka: compare

@@ -75,7 +75,7 @@ func (a answers) Buffered(ctx context.Context, key cellog.Key) (bool, error) {
 }
 
 // Rejected goes through all rejected cells.
-func (a answers) Rejected(ctx context.Context, fn func(cellog.Key, []byte)) error {
+func (a answers) Rejected(ctx context.Context, fn func(key cellog.Key, stored, winner []byte)) error {
 	for after, more := "", true; more; {
 		var page []cellog.RejectedCell
 		var err error
@@ -83,7 +83,7 @@ func (a answers) Rejected(ctx context.Context, fn func(cellog.Key, []byte)) erro
 			return err
 		}
 		for i := range page {
-			fn(page[i].Key, page[i].Body)
+			fn(page[i].Key, page[i].Body, page[i].WinnerBody)
 		}
 	}
 	return nil

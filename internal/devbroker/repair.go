@@ -2,6 +2,7 @@ package devbroker
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"hash/crc32"
 	"io/fs"
@@ -44,9 +45,11 @@ func repair(dir string, log *slog.Logger) error {
 			committed[t] = true
 		}
 	}
+	ended := map[txn]bool{}
 	for _, p := range parts {
 		for producer, epoch := range p.open {
 			t := txn{producer, epoch}
+			ended[t] = true
 			if err := p.end(t, committed[t]); err != nil {
 				return err
 			}
@@ -54,7 +57,60 @@ func repair(dir string, log *slog.Logger) error {
 				"producer", producer, "epoch", epoch, "commit", committed[t])
 		}
 	}
-	return nil
+	return tellProducers(filepath.Join(dir, "pids.log"), ended, committed)
+}
+
+// producerEntry is what repair knows of an entry of kfake's pids.log.
+type producerEntry struct {
+	Type     string `json:"type"`
+	Producer int64  `json:"pid"`
+	Epoch    int16  `json:"epoch"`
+	Commit   *bool  `json:"commit,omitempty"`
+}
+
+// tellProducers notes in pids.log how transactions ended, under the producer's
+// next epoch. A producer that outlived the broker would otherwise go on in a
+// transaction that was aborted, and be told that its commit succeeded: kfake
+// takes a commit without a transaction for the last one repeated.
+func tellProducers(path string, ended, committed map[txn]bool) error {
+	if len(ended) == 0 {
+		return nil
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	epochs := map[int64]int16{}
+	for len(raw) >= 8 {
+		n := int(binary.LittleEndian.Uint32(raw))
+		var e producerEntry
+		if err := json.Unmarshal(raw[10:8+n], &e); err != nil { // trimLog has checked the lengths
+			return err
+		}
+		epochs[e.Producer] = e.Epoch
+		raw = raw[8+n:]
+	}
+	var out []byte
+	for t := range ended {
+		if last, known := epochs[t.producer]; known && last > t.epoch {
+			continue // it was fenced, or went on
+		}
+		commit := committed[t]
+		text, err := json.Marshal(producerEntry{"endtx", t.producer, t.epoch + 1, &commit})
+		if err != nil {
+			return err
+		}
+		body := append([]byte{1, 0}, text...) // version 1
+		out = binary.LittleEndian.AppendUint32(out, uint32(len(body)))
+		out = binary.LittleEndian.AppendUint32(out, crc32.Checksum(body, castagnoli))
+		out = append(out, body...)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(out)
+	return errors.Join(err, f.Sync(), f.Close())
 }
 
 func partitionDirs(dir string) ([]string, error) {

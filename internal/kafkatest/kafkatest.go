@@ -54,6 +54,15 @@ func (b *Broker) Addrs() []string {
 	return []string{net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}
 }
 
+// PID is the process of Apache Kafka, for tests that freeze it; kfake lives in
+// this one.
+func (b *Broker) PID() int {
+	if b.fake != nil {
+		return os.Getpid()
+	}
+	return b.real.pid
+}
+
 // Stop takes the broker away, in an orderly way, until Restart.
 func (b *Broker) Stop(t testing.TB) {
 	t.Helper()

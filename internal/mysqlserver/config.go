@@ -36,10 +36,13 @@ type Config struct {
 	// Options are more options of the server, such as "--max-connections=50".
 	// They come last, so they win.
 	Options []string
+	// Env are more environment variables of the server, NAME=value. Default
+	// none.
+	Env []string
 }
 
 func (c Config) withDefaults() Config {
-	c.Options = slices.Clone(c.Options)
+	c.Options, c.Env = slices.Clone(c.Options), slices.Clone(c.Env)
 	if c.Flavour == "" {
 		c.Flavour = Auto
 	}

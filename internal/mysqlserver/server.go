@@ -193,6 +193,7 @@ func (s *Server) launch(ctx context.Context, cfg Config, lock *os.File) error {
 	}
 	cmd := exec.Command(s.binary.Path, cfg.options(s.binary, filepath.Join(s.dir, "data"), s.socket, s.port)...)
 	cmd.Dir = s.dir
+	cmd.Env = append(os.Environ(), cfg.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.ExtraFiles = []*os.File{lock}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true} // its own group: Ctrl-C is for the parent

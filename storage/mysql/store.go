@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/failpoint"
 	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/storage"
 )
@@ -59,8 +60,8 @@ type Store struct {
 	cancel context.CancelFunc // nil unless started
 	done   chan struct{}
 
-	// unlocked breaks the order protocol; only the test that must see the
-	// order break sets it.
+	// unlocked breaks the order protocol; only tests that must see the order
+	// break set it.
 	unlocked bool
 }
 
@@ -70,7 +71,7 @@ func New(cfg Config) (*Store, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	s := &Store{cfg: cfg, byName: map[string]*cluster{}, metrics: newMetrics(cfg.Registerer), anchors: newAnchors()}
+	s := &Store{cfg: cfg, byName: map[string]*cluster{}, metrics: newMetrics(cfg.Registerer), anchors: newAnchors(), unlocked: failpoint.Hit("storage/unlocked")}
 	for _, c := range cfg.Clusters {
 		cl := &cluster{name: c.Name}
 		for _, n := range c.Nodes {

@@ -17,6 +17,7 @@ import (
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/ingest/client"
 	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/tests/harness"
 )
 
 // TestMasterAway freezes a master under load. Its shards' puts are answered 202
@@ -79,14 +80,14 @@ func TestMasterAway(t *testing.T) {
 	if s, err := c.State(t.Context(), "trips", rival.key); err != nil || s.State != cellog.StateBuffered {
 		t.Errorf("a cell answered 202 is %q, want buffered (%v)", s.State, err)
 	}
-	if out, code := d.cellog(t, "buffer", "list", "trips", "--url", d.HTTP, "--format", "json"); code != 0 || !strings.Contains(out, `"cells":`) {
+	if out, code := harness.Cellog(t, "buffer", "list", "trips", "--url", d.HTTP, "--format", "json"); code != 0 || !strings.Contains(out, `"cells":`) {
 		t.Errorf("buffer list: exit %d: %s", code, out)
 	}
-	if out, code := d.cellog(t, "cluster", "list", "--config", d.config(t)); code != 3 || !strings.Contains(out, "does not answer") {
+	if out, code := harness.Cellog(t, "cluster", "list", "--config", d.config(t)); code != 3 || !strings.Contains(out, "does not answer") {
 		t.Errorf("cluster list: exit %d: %s", code, out)
 	}
 	thaw()
-	waitFor(t, time.Minute, func() error {
+	harness.WaitFor(t, time.Minute, func() error {
 		for _, a := range append(j.cells, late.cells...) {
 			cell, err := c.Get(t.Context(), "trips", a.key, client.ReadOptions{})
 			if err != nil {
@@ -102,7 +103,7 @@ func TestMasterAway(t *testing.T) {
 		t.Errorf("another body for a cell that went in: %v, want a conflict", err)
 	}
 	t.Logf("%d cells answered 201, %d answered 202", j.len(), late.len())
-	waitFor(t, time.Minute, func() error {
+	harness.WaitFor(t, time.Minute, func() error {
 		left := 0
 		for _, cl := range d.Clusters {
 			for _, n := range cl.Nodes {
@@ -116,10 +117,10 @@ func TestMasterAway(t *testing.T) {
 		}
 		return nil
 	})
-	if out, code := d.cellog(t, "buffer", "list", "trips", "--url", d.HTTP); code != 0 || out != "no cell waits\n" {
+	if out, code := harness.Cellog(t, "buffer", "list", "trips", "--url", d.HTTP); code != 0 || out != "no cell waits\n" {
 		t.Errorf("buffer list: exit %d: %s", code, out)
 	}
-	if out, code := d.cellog(t, "buffer", "rejects", "trips", "--url", d.HTTP); code != 0 || out != "no cell was rejected\n" {
+	if out, code := harness.Cellog(t, "buffer", "rejects", "trips", "--url", d.HTTP); code != 0 || out != "no cell was rejected\n" {
 		t.Errorf("buffer rejects: exit %d: %s", code, out)
 	}
 	var clusters []struct {
@@ -132,7 +133,7 @@ func TestMasterAway(t *testing.T) {
 			LagSeconds   *float64 `json:"lag_seconds"`
 		}
 	}
-	out, code := d.cellog(t, "cluster", "list", "--config", d.config(t), "--format", "json")
+	out, code := harness.Cellog(t, "cluster", "list", "--config", d.config(t), "--format", "json")
 	if err := json.Unmarshal([]byte(out), &clusters); err != nil || code != 0 || len(clusters) != 2 {
 		t.Errorf("cluster list: exit %d: %s (%v)", code, out, err)
 	}
@@ -160,8 +161,8 @@ func TestMasterAway(t *testing.T) {
 			t.Fatalf("acknowledged cell %s is %d times in Kafka", a.key, seen[a.key])
 		}
 	}
-	waitFor(t, 3*time.Minute, func() error {
-		if out, code := d.cellog(t, "verify", "trips", "--config", d.config(t), "--format", "json"); code != 0 {
+	harness.WaitFor(t, 3*time.Minute, func() error {
+		if out, code := harness.Cellog(t, "verify", "trips", "--config", d.config(t), "--format", "json"); code != 0 {
 			return errors.New("verify: " + out)
 		}
 		return nil

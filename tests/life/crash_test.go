@@ -12,6 +12,7 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/ingest/client"
+	"github.com/cellog/cellog/tests/harness"
 )
 
 // crashes is how often TestKillEverything kills everything.
@@ -63,7 +64,7 @@ func (j *journal) waitForGrowth(t *testing.T, n int) {
 // under load, again and again. Every acknowledged cell must be readable, and
 // once in Kafka; cells that were not acknowledged may be there or not.
 func TestKillEverything(t *testing.T) {
-	seed := seedOf(t)
+	seed := harness.Seed(t)
 	rng := rand.New(rand.NewPCG(seed, 0))
 
 	d := newDev(t)
@@ -79,7 +80,7 @@ func TestKillEverything(t *testing.T) {
 	d.start(t)
 	c := d.client(t)
 	for _, a := range j.cells {
-		waitFor(t, time.Minute, func() error { // one answered 202 may have to be drained first
+		harness.WaitFor(t, time.Minute, func() error { // one answered 202 may have to be drained first
 			cell, err := c.Get(t.Context(), "trips", a.key, client.ReadOptions{})
 			if err != nil {
 				return fmt.Errorf("acknowledged cell %s: %w", a.key, err)
@@ -90,7 +91,7 @@ func TestKillEverything(t *testing.T) {
 			return nil
 		})
 	}
-	waitFor(t, 3*time.Minute, func() error {
+	harness.WaitFor(t, 3*time.Minute, func() error {
 		seen := make(map[cellog.Key]int)
 		for _, column := range columns {
 			for _, cell := range readTopic(t, d, column) {
@@ -109,8 +110,8 @@ func TestKillEverything(t *testing.T) {
 		}
 		return nil
 	})
-	waitFor(t, 3*time.Minute, func() error {
-		if out, code := d.cellog(t, "verify", "trips", "--config", d.config(t), "--format", "json"); code != 0 {
+	harness.WaitFor(t, 3*time.Minute, func() error {
+		if out, code := harness.Cellog(t, "verify", "trips", "--config", d.config(t), "--format", "json"); code != 0 {
 			return fmt.Errorf("verify: exit %d: %s", code, out)
 		}
 		return nil

@@ -2,15 +2,12 @@ package life
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,36 +16,13 @@ import (
 	"github.com/cellog/cellog/ingest/client"
 	"github.com/cellog/cellog/internal/kafka"
 	"github.com/cellog/cellog/internal/kafkatest"
+	"github.com/cellog/cellog/tests/harness"
 )
 
 // shards is what each test's datastore has.
-const shards = 16
+const shards = harness.Shards
 
-// binary is the path of the cellog that TestMain built.
-var binary string
-
-func TestMain(m *testing.M) {
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "cellog-life")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		binary = filepath.Join(dir, "cellog")
-		args := []string{"build", "-o", binary}
-		if race {
-			args = append(args, "-race")
-		}
-		build := exec.Command("go", append(args, "github.com/cellog/cellog/cmd/cellog")...)
-		build.Stderr = os.Stderr
-		if err := build.Run(); err != nil {
-			fmt.Fprintln(os.Stderr, "build cellog:", err)
-			return 1
-		}
-		return m.Run()
-	}())
-}
+func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 
 // ready is what `cellog dev` writes into its ready file.
 type ready struct {
@@ -92,12 +66,8 @@ func newDev(t *testing.T, args ...string) *dev {
 	})
 	d.args = []string{"dev", "--data-dir", d.dir, "--shards", fmt.Sprint(shards), "--clusters", "2", "--minions", "1",
 		"--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--schemas", "testdata/schemas", "--ready-file", filepath.Join(dir, "ready.json")}
-	flavour := os.Getenv("CELLOG_TEST_FLAVOUR")
-	if flavour == "" {
-		flavour = "mariadb"
-	}
-	d.args = append(d.args, "--mysql", flavour)
-	if flavour == "mysql" && os.Getenv("CELLOG_MYSQLD") != "" {
+	d.args = append(d.args, "--mysql", harness.Flavour())
+	if harness.Flavour() == "mysql" && os.Getenv("CELLOG_MYSQLD") != "" {
 		d.args = append(d.args, "--mysqld", os.Getenv("CELLOG_MYSQLD"))
 	}
 	if os.Getenv("CELLOG_TEST_KAFKA") == "real" {
@@ -113,7 +83,7 @@ func (d *dev) start(t *testing.T) {
 	file := d.args[indexOf(d.args, "--ready-file")+1]
 	os.Remove(file)
 	d.log = &bytes.Buffer{}
-	d.cmd = exec.Command(binary, d.args...)
+	d.cmd = exec.Command(harness.Binary, d.args...)
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := d.cmd.Start(); err != nil {
@@ -121,11 +91,11 @@ func (d *dev) start(t *testing.T) {
 	}
 	d.exited = make(chan error, 1)
 	go func(cmd *exec.Cmd, exited chan<- error) { exited <- cmd.Wait() }(d.cmd, d.exited)
-	waitFor(t, 2*time.Minute, func() error {
+	harness.WaitFor(t, 2*time.Minute, func() error {
 		select {
 		case err := <-d.exited:
 			d.cmd = nil
-			t.Fatalf("cellog dev ended: %v\n%s", err, tail(d.log.String()))
+			t.Fatalf("cellog dev ended: %v\n%s", err, harness.Tail(d.log.String()))
 		default:
 		}
 		b, err := os.ReadFile(file)
@@ -153,8 +123,8 @@ func (d *dev) kill(t *testing.T) {
 	d.cmd = nil
 	for _, c := range d.Clusters {
 		for _, n := range c.Nodes {
-			waitFor(t, 2*time.Minute, func() error {
-				if err := syscall.Kill(n.PID, 0); !errors.Is(err, syscall.ESRCH) && !zombie(n.PID) {
+			harness.WaitFor(t, 2*time.Minute, func() error {
+				if !harness.Gone(n.PID) {
 					return fmt.Errorf("mysqld %d is still there", n.PID)
 				}
 				return nil
@@ -173,28 +143,18 @@ func (d *dev) stop(t *testing.T) {
 	case err := <-d.exited:
 		d.cmd = nil
 		if err != nil {
-			t.Fatalf("cellog dev after SIGINT: %v\n%s", err, tail(d.log.String()))
+			t.Fatalf("cellog dev after SIGINT: %v\n%s", err, harness.Tail(d.log.String()))
 		}
 	case <-time.After(time.Minute):
 		t.Fatal("cellog dev did not stop within a minute of SIGINT")
 	}
 	for _, c := range d.Clusters {
 		for _, n := range c.Nodes {
-			if err := syscall.Kill(n.PID, 0); !errors.Is(err, syscall.ESRCH) && !zombie(n.PID) {
+			if !harness.Gone(n.PID) {
 				t.Errorf("%s (mysqld %d) outlived cellog dev", n.Name, n.PID)
 			}
 		}
 	}
-}
-
-// zombie tells whether a process is dead and waits for a parent to notice.
-func zombie(pid int) bool {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return true
-	}
-	i := bytes.LastIndexByte(b, ')')
-	return i > 0 && i+2 < len(b) && b[i+2] == 'Z'
 }
 
 func (d *dev) client(t *testing.T) *client.Client {
@@ -225,59 +185,6 @@ func (d *dev) consumer(t *testing.T) *kafka.Consumer {
 	return c
 }
 
-// cellog runs a command and returns what it wrote to standard output.
-func (d *dev) cellog(t *testing.T, args ...string) (stdout string, exit int) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), binary, args...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err := cmd.Run()
-	var code *exec.ExitError
-	switch {
-	case errors.As(err, &code):
-		t.Logf("cellog %s: exit %d\n%s%s", args[0], code.ExitCode(), tail(errs.String()), tail(out.String()))
-		return out.String(), code.ExitCode()
-	case err != nil:
-		t.Fatalf("cellog %v: %v", args, err)
-	}
-	return out.String(), 0
-}
-
-// waitFor polls until fn returns nil, and fails with its last error.
-func waitFor(t *testing.T, limit time.Duration, fn func() error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), limit)
-	if t.Context().Err() != nil { // a clean-up
-		ctx, cancel = context.WithTimeout(context.Background(), limit)
-	}
-	defer cancel()
-	for {
-		err := fn()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("after %v: %v", limit, err)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
-// seedOf returns CELLOG_SEED, or another seed each time, and says which.
-func seedOf(t *testing.T) uint64 {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if s := os.Getenv("CELLOG_SEED"); s != "" {
-		var err error
-		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
-			t.Fatalf("CELLOG_SEED=%q: want a number", s)
-		}
-	}
-	t.Logf("replay with CELLOG_SEED=%d", seed)
-	return seed
-}
-
 func indexOf(s []string, x string) int {
 	for i := range s {
 		if s[i] == x {
@@ -286,8 +193,6 @@ func indexOf(s []string, x string) int {
 	}
 	return -1
 }
-
-func tail(s string) string { return s[max(0, len(s)-8000):] }
 
 // money is an exact sum.
 type money struct{ big.Rat }
@@ -306,7 +211,7 @@ func (m *money) String() string { return m.FloatString(2) }
 // config writes the configuration of the running dev and returns its path.
 func (d *dev) config(t *testing.T) string {
 	t.Helper()
-	out, code := d.cellog(t, "dev", "--data-dir", d.dir, "--print-config")
+	out, code := harness.Cellog(t, "dev", "--data-dir", d.dir, "--print-config")
 	if code != 0 {
 		t.Fatal("no configuration")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/cellog/cellog/ingest/client"
 	"github.com/cellog/cellog/internal/kafka"
 	"github.com/cellog/cellog/schemas/record"
+	"github.com/cellog/cellog/tests/harness"
 	"github.com/cellog/cellog/triggers"
 )
 
@@ -99,7 +100,7 @@ func importTrips(t *testing.T, d *dev) (st imported) {
 	t.Helper()
 	// An import whose time was up is gone on with by running it again.
 	for range 5 {
-		out, code := d.cellog(t, "import", "trips", "testdata/nyc-taxi-trips-2019-03.csv", "--url", d.HTTP, "--column", "BASE",
+		out, code := harness.Cellog(t, "import", "trips", "testdata/nyc-taxi-trips-2019-03.csv", "--url", d.HTTP, "--column", "BASE",
 			"--row-key-uuid5", "*,_line", "--ref-key", "1", "--type", "passengers:int64", "--type", "distance:decimal", "--type", "fare:decimal",
 			"--type", "tip:decimal", "--type", "tolls:decimal", "--type", "total:decimal", "--timeout", "2m", "--format", "json")
 		if err := json.Unmarshal([]byte(out), &st); err != nil {
@@ -198,7 +199,7 @@ func readTopic(t *testing.T, d *dev, column string) []cellog.Cell {
 
 func checkTopics(t *testing.T, d *dev) {
 	want := map[string]int{"BASE": trips, "STATUS": trips - unpaid, "NOTES": unpaid}
-	waitFor(t, 3*time.Minute, func() error {
+	harness.WaitFor(t, 3*time.Minute, func() error {
 		for column, n := range want {
 			if got := len(readTopic(t, d, column)); got != n {
 				return fmt.Errorf("%s: %d records, want %d", column, got, n)
@@ -219,7 +220,7 @@ func checkTopics(t *testing.T, d *dev) {
 
 func checkIndex(t *testing.T, d *dev) {
 	c := d.client(t)
-	waitFor(t, 3*time.Minute, func() error {
+	harness.WaitFor(t, 3*time.Minute, func() error {
 		s, n := make(sums), 0
 		for payment := range maps.Keys(wantSums) {
 			q := url.Values{"payment": {payment}, "limit": {"1000"}}
@@ -305,8 +306,8 @@ type report struct {
 // must be soon, and checks the counts.
 func verify(t *testing.T, d *dev, cells int) {
 	t.Helper()
-	waitFor(t, 3*time.Minute, func() error {
-		out, code := d.cellog(t, "verify", "trips", "--config", d.config(t), "--format", "json")
+	harness.WaitFor(t, 3*time.Minute, func() error {
+		out, code := harness.Cellog(t, "verify", "trips", "--config", d.config(t), "--format", "json")
 		var r report
 		if err := json.Unmarshal([]byte(out), &r); err != nil {
 			return fmt.Errorf("verify: exit %d: %w", code, err)

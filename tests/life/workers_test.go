@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -21,7 +20,7 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/ingest/client"
-	"github.com/cellog/cellog/internal/freeport"
+	"github.com/cellog/cellog/tests/harness"
 )
 
 // extra is a worker beside a dev's own.
@@ -39,7 +38,7 @@ func (w *extra) end() {
 // addWorker starts `cellog worker run` over a dev's servers.
 func (d *dev) addWorker(t *testing.T, config string, n int) *extra {
 	t.Helper()
-	w := &extra{http: freeAddr(t), admin: freeAddr(t)}
+	w := &extra{http: harness.FreeAddr(t), admin: harness.FreeAddr(t)}
 	text, err := os.ReadFile(config)
 	if err != nil {
 		t.Fatal(err)
@@ -48,14 +47,14 @@ func (d *dev) addWorker(t *testing.T, config string, n int) *extra {
 	if err := os.WriteFile(file, []byte(withListeners(t, string(text), w.http, w.admin)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.cmd = exec.Command(binary, "worker", "run", "--config", file)
+	w.cmd = exec.Command(harness.Binary, "worker", "run", "--config", file)
 	w.cmd.Stderr = &strings.Builder{}
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := w.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.end)
-	waitFor(t, time.Minute, func() error {
+	harness.WaitFor(t, time.Minute, func() error {
 		resp, err := http.Get("http://" + w.admin + "/readyz")
 		if err != nil {
 			return err
@@ -67,16 +66,6 @@ func (d *dev) addWorker(t *testing.T, config string, n int) *extra {
 		return nil
 	})
 	return w
-}
-
-// freeAddr returns an address where nobody listened just now.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	p, err := freeport.Take(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return net.JoinHostPort("127.0.0.1", strconv.Itoa(p))
 }
 
 // withListeners replaces the addresses of worker and admin in a printed
@@ -161,7 +150,7 @@ func TestWorkersForward(t *testing.T) {
 		})
 	}
 	defer func() { cancel(); wg.Wait() }()
-	waitFor(t, time.Minute, func() error {
+	harness.WaitFor(t, time.Minute, func() error {
 		for _, w := range []*extra{killed, frozen} { // take cells though no client asks them
 			if n := metric(t, w.admin, `cellog_ingest_puts_total{outcome="created"}`); n < 200 {
 				return fmt.Errorf("%s has %.0f forwarded cells, want 200", w.http, n)
@@ -196,8 +185,8 @@ func TestWorkersForward(t *testing.T) {
 		}
 	}
 	t.Logf("%d cells acknowledged, %d puts failed", j.len(), failures.Load())
-	waitFor(t, 3*time.Minute, func() error {
-		if out, code := d.cellog(t, "verify", "trips", "--config", config, "--format", "json"); code != 0 {
+	harness.WaitFor(t, 3*time.Minute, func() error {
+		if out, code := harness.Cellog(t, "verify", "trips", "--config", config, "--format", "json"); code != 0 {
 			return fmt.Errorf("verify: exit %d: %s", code, out)
 		}
 		return nil

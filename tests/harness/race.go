@@ -1,6 +1,6 @@
 //go:build race
 
-package life
+package harness
 
 // race says that the tests run with the race detector; then cellog does too.
 const race = true

@@ -1,5 +1,5 @@
 //go:build !race
 
-package life
+package harness
 
 const race = false

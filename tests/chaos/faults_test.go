@@ -1,0 +1,241 @@
+package chaos
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/cellog/cellog/deploy/local"
+	"github.com/cellog/cellog/tests/harness"
+)
+
+// fault is one kind of fault. run injects it, keeps it on for about length,
+// heals it, and returns an error if it did not take effect, or broke a promise
+// that shows only while it is on.
+type fault struct {
+	kind string
+	run  func(c *chaos, length time.Duration) error
+	// needs says whether this machine can do it; nil means any can.
+	needs func(r *rig) bool
+}
+
+// faults are all kinds, see the package's comment on adding one.
+var faults = []fault{
+	{kind: "freeze master", run: freezeServer(local.Master)},
+	{kind: "freeze minion", run: freezeServer(local.Minion)},
+	{kind: "freeze worker", run: freezeRole("worker")},
+	{kind: "freeze tailer", run: freezeRole("tailer")},
+	{kind: "freeze indexer", run: freezeRole("indexer")},
+	{kind: "freeze trigger", run: freezeRole("trigger")},
+	{kind: "freeze broker", run: freezeBroker},
+	{kind: "kill master", run: killServer(local.Master)},
+	{kind: "kill minion", run: killServer(local.Minion)},
+	{kind: "kill worker", run: killRole("worker")},
+	{kind: "kill tailer", run: killRole("tailer")},
+	{kind: "kill indexer", run: killRole("indexer")},
+	{kind: "kill trigger", run: killRole("trigger")},
+	{kind: "kill broker", run: killBroker},
+	{kind: "kill everything", run: killEverything},
+	{kind: "cut link", run: holdLink(cut)},
+	{kind: "slow link", run: holdLink(slow)},
+	{kind: "silent link", run: holdLink(silent)},
+	{kind: "link without asks", run: holdLink(dropAsks)},
+	{kind: "link without answers", run: holdLink(dropAnswers)},
+	{kind: "cut off master", run: cutOffMaster},
+	{kind: "full disk", run: fillDisk, needs: func(r *rig) bool { return len(r.disks) > 0 }},
+	{kind: "lagging minion", run: lag},
+	{kind: "freeze worker in transaction", run: freezeInTransaction},
+	{kind: "step clock", run: stepClock, needs: func(r *rig) bool { return r.clock != "" }},
+	{kind: "copies without Kafka", run: copiesWithoutKafka},
+}
+
+// fires is how long a fault may take to show its effect.
+const fires = 15 * time.Second
+
+// frozen stops a process for so long.
+func frozen(pid int, length time.Duration) error {
+	thaw, err := freeze(pid)
+	if err != nil {
+		return err
+	}
+	defer thaw()
+	time.Sleep(length) // how long it is frozen, not a wait for anything
+	return nil
+}
+
+// freeze stops a process until thaw.
+func freeze(pid int) (thaw func(), err error) {
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		return nil, err
+	}
+	thaw = func() { _ = syscall.Kill(pid, syscall.SIGCONT) } // gone is as good
+	for range 1000 {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err == nil && bytes.HasPrefix(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" T")) {
+			return thaw, nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	thaw()
+	return nil, fmt.Errorf("process %d is not stopped by SIGSTOP", pid)
+}
+
+// server chooses a server of a role.
+func (c *chaos) server(role string) local.Node {
+	names := c.r.names(role)
+	n := c.r.node(names[c.rng.IntN(len(names))])
+	c.t.Logf("  %s", n.Name)
+	return n
+}
+
+// process chooses a process of a role.
+func (c *chaos) process(role string) *process {
+	all := c.r.role(role)
+	p := all[c.rng.IntN(len(all))]
+	c.t.Logf("  %s", p.name)
+	return p
+}
+
+func freezeServer(role string) func(*chaos, time.Duration) error {
+	return func(c *chaos, length time.Duration) error { return frozen(c.server(role).PID, length) }
+}
+
+func freezeRole(role string) func(*chaos, time.Duration) error {
+	return func(c *chaos, length time.Duration) error { return frozen(c.process(role).pid(), length) }
+}
+
+func freezeBroker(c *chaos, length time.Duration) error { return frozen(c.r.brokerPID(), length) }
+
+func killServer(role string) func(*chaos, time.Duration) error {
+	return func(c *chaos, _ time.Duration) error {
+		n := c.server(role)
+		if err := syscall.Kill(n.PID, syscall.SIGKILL); err != nil {
+			return err
+		}
+		c.r.awaitServers(n.PID)
+		return nil
+	}
+}
+
+func killRole(role string) func(*chaos, time.Duration) error {
+	return func(c *chaos, length time.Duration) error {
+		p := c.process(role)
+		p.kill()
+		time.Sleep(length / 4) // how long it is away
+		p.start()
+		p.await()
+		return nil
+	}
+}
+
+func killBroker(c *chaos, _ time.Duration) error {
+	before := c.r.brokerPID()
+	c.r.restartBroker()
+	if c.r.brokerPID() == before {
+		return errors.New("the broker is the same process")
+	}
+	return nil
+}
+
+func killEverything(c *chaos, _ time.Duration) error {
+	var pids []int
+	for _, n := range c.r.nodes() {
+		if err := syscall.Kill(n.PID, syscall.SIGKILL); err != nil {
+			return err
+		}
+		pids = append(pids, n.PID)
+	}
+	for _, p := range c.r.procs {
+		p.kill()
+	}
+	c.r.restartBroker()
+	for _, p := range c.r.procs {
+		if p.name != "broker" {
+			p.start()
+		}
+	}
+	c.r.awaitServers(pids...)
+	for _, p := range c.r.procs {
+		p.await()
+	}
+	return nil
+}
+
+// holdLink does something to a link over which something passed lately.
+func holdLink(m mode) func(*chaos, time.Duration) error {
+	return func(c *chaos, length time.Duration) error {
+		var l *link
+		err := harness.Poll(c.t, fires, func() error {
+			l = c.r.links[c.rng.IntN(len(c.r.links))]
+			if !l.busy() {
+				return errors.New("nothing passes over any link")
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		c.t.Logf("  %v", l)
+		return c.hold([]*link{l}, m, length)
+	}
+}
+
+// cutOffMaster lets nothing pass between a master and all others, its minions
+// too.
+func cutOffMaster(c *chaos, length time.Duration) error {
+	one := map[string]bool{c.server(local.Master).Name: true}
+	return c.hold(c.r.between(one, nil), silent, length)
+}
+
+// hold keeps links in a mode for so long, and until it has hit something.
+func (c *chaos) hold(links []*link, m mode, length time.Duration) error {
+	for _, l := range links {
+		l.set(m)
+		defer l.set(pass)
+	}
+	time.Sleep(length) // how long it is on
+	return harness.Poll(c.t, fires, func() error {
+		for _, l := range links {
+			if l.fired() {
+				return nil
+			}
+		}
+		return fmt.Errorf("nothing came over %v", links)
+	})
+}
+
+// between are the links that join two sets of processes and servers, by name
+// (nil: all that are not in the first): hold them all, and one set is cut off
+// from the other. Of the links of the other workers to a worker, from is
+// "peers".
+func (r *rig) between(one, other map[string]bool) (out []*link) {
+	is := func(name string) bool { return other[name] || other == nil && !one[name] }
+	for _, l := range r.links {
+		if one[l.from] && is(l.to) || is(l.from) && one[l.to] {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// shuffled returns the possible kinds in an order of their own; only those that
+// CELLOG_CHAOS_KINDS lists, if it is set: "kill broker,cut link".
+func shuffled(rng *rand.Rand, r *rig) (out []fault) {
+	only := os.Getenv("CELLOG_CHAOS_KINDS")
+	for _, f := range faults {
+		if only != "" && !slices.Contains(strings.Split(only, ","), f.kind) {
+			continue
+		}
+		if f.needs == nil || f.needs(r) {
+			out = append(out, f)
+		}
+	}
+	rng.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	return out
+}

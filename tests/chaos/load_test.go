@@ -1,0 +1,211 @@
+package chaos
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/acks"
+	"github.com/cellog/cellog/tests/harness"
+)
+
+// clients is how many put cells at a time.
+const clients = 16
+
+// load is the clients, which put cells, one attempt each, and journal every
+// answer outside of the system.
+type load struct {
+	t       *testing.T
+	urls    []string
+	file    string
+	journal *acks.Journal
+	stop    chan struct{}
+	wg      sync.WaitGroup
+
+	mu       sync.Mutex
+	statuses map[int]int
+	stored   []int       // by cluster: puts answered 201 or 200
+	last     []time.Time // by cluster: the last 201 or 200
+	lastAny  []time.Time // the last 202 or those
+	worst    gaps
+}
+
+// gaps are the longest times in which no put to one of the clusters succeeded:
+// was answered 201 or 200, or was answered at all with success.
+type gaps struct{ noCreated, noSuccess time.Duration }
+
+func (g gaps) String() string {
+	return fmt.Sprintf("no 201 %v, no 2xx %v", g.noCreated.Round(10*time.Millisecond), g.noSuccess.Round(10*time.Millisecond))
+}
+
+func (g *gaps) add(o gaps) {
+	g.noCreated, g.noSuccess = max(g.noCreated, o.noCreated), max(g.noSuccess, o.noSuccess)
+}
+
+// clusterOf is the number of the cluster that a row lives on, as shards are
+// placed when a datastore is made.
+func clusterOf(row uuid.UUID) int {
+	return int(cellog.ShardOf(row, harness.Shards)) % len(minions)
+}
+
+// newLoad starts the clients.
+func newLoad(t *testing.T, r *rig, seed uint64) *load {
+	t.Helper()
+	l := &load{t: t, file: filepath.Join(r.dir, "answers.jsonl"), stop: make(chan struct{}), statuses: map[int]int{},
+		stored: make([]int, len(minions)), last: make([]time.Time, len(minions)), lastAny: make([]time.Time, len(minions))}
+	for _, w := range r.role("worker") {
+		l.urls = append(l.urls, w.url)
+	}
+	var err error
+	if l.journal, err = acks.Create(l.file); err != nil {
+		t.Fatal(err)
+	}
+	l.measure()
+	for i := range uint64(clients) {
+		l.wg.Go(func() { l.client(rand.New(rand.NewPCG(seed, 100+i)), l.urls[i%uint64(len(l.urls))]) })
+	}
+	t.Cleanup(l.end)
+	return l
+}
+
+// end stops the clients; twice is fine.
+func (l *load) end() {
+	select {
+	case <-l.stop:
+		return
+	default:
+	}
+	close(l.stop)
+	l.wg.Wait()
+	if err := l.journal.Close(); err != nil {
+		l.t.Error(err)
+	}
+}
+
+// client puts cells, all to one worker: one that is frozen must not take all
+// clients with it. Some are put again, and some meet another body under their
+// key.
+func (l *load) client(rng *rand.Rand, url string) {
+	h := &http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{MaxIdleConnsPerHost: clients}}
+	defer h.CloseIdleConnections()
+	var recent []acks.Answer
+	for {
+		select {
+		case <-l.stop:
+			return
+		default:
+		}
+		var a acks.Answer
+		switch n := rng.IntN(20); {
+		case n < 2 && len(recent) > 0:
+			a = recent[rng.IntN(len(recent))]
+		case n < 4 && len(recent) > 0:
+			a = recent[rng.IntN(len(recent))]
+			a.Body = fmt.Appendf(nil, `{"total":%d,"rival":true}`, rng.IntN(1000))
+		default:
+			a = newCell(rng)
+		}
+		a.Status = attempt(h, url, a)
+		if err := l.journal.Append(a); err != nil {
+			l.t.Error(err)
+			return
+		}
+		if recent = append(recent, a); len(recent) > 50 {
+			recent = recent[1:]
+		}
+		l.note(a)
+		if a.Status == 0 {
+			time.Sleep(10 * time.Millisecond) // nobody listens there now
+		}
+	}
+}
+
+func newCell(rng *rand.Rand) (a acks.Answer) {
+	var row uuid.UUID
+	for i := range row {
+		row[i] = byte(rng.Uint32())
+	}
+	a.Key = cellog.Key{Row: row, Column: columns[rng.IntN(len(columns))], Ref: cellog.RefKey(rng.IntN(3))}
+	a.Body = fmt.Appendf(nil, `{"payment":"cash","total":%d.25,"pickup_zone":"zone %d"}`, rng.IntN(1000), rng.IntN(50))
+	return a
+}
+
+func (l *load) note(a acks.Answer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.statuses[a.Status]++
+	c, now := clusterOf(a.Key.Row), time.Now()
+	switch a.Status {
+	case 200, 201:
+		l.stored[c]++
+		l.worst.noCreated = max(l.worst.noCreated, now.Sub(l.last[c]))
+		l.last[c] = now
+	case 202:
+	default:
+		return
+	}
+	l.worst.noSuccess = max(l.worst.noSuccess, now.Sub(l.lastAny[c]))
+	l.lastAny[c] = now
+}
+
+// measure starts to measure gaps.
+func (l *load) measure() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	for c := range minions {
+		l.last[c], l.lastAny[c] = now, now
+	}
+	l.worst = gaps{}
+}
+
+// measured returns the gaps since measure.
+func (l *load) measured() gaps {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.worst
+}
+
+// calm waits until each cluster has answered so many puts with 201 or 200.
+func (l *load) calm(puts int) error {
+	l.mu.Lock()
+	from := append([]int(nil), l.stored...)
+	l.mu.Unlock()
+	return harness.Poll(l.t, 2*time.Minute, func() error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		for c := range from {
+			if n := l.stored[c] - from[c]; n < puts {
+				return fmt.Errorf("cluster c%d stored %d of %d cells since; all statuses: %v", c+1, n, puts, l.statuses)
+			}
+		}
+		return nil
+	})
+}
+
+// attempt puts a cell once and returns the status, 0 without an answer.
+func attempt(h *http.Client, url string, a acks.Answer) int {
+	req, err := http.NewRequest(http.MethodPut, fmt.Sprintf("%s/v1/trips/cells/%s/%s/%d", url, a.Key.Row, a.Key.Column, a.Key.Ref), bytes.NewReader(a.Body))
+	if err != nil {
+		panic(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := h.Do(req)
+	if err != nil {
+		return 0
+	}
+	defer resp.Body.Close()
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		return 0
+	}
+	return resp.StatusCode
+}

@@ -1,0 +1,10 @@
+// Package harness is what the suites of whole processes share: the cellog
+// binary, seeds that can be replayed, and waiting for what must come true.
+//
+//	func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
+//	…
+//	seed := harness.Seed(t)
+//	out, code := harness.Cellog(t, "verify", "trips", "--config", file)
+//
+// Only tests import it.
+package harness
