@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -24,7 +25,7 @@ const (
 // Node is a running MySQL server.
 type Node struct {
 	Name string
-	Role string // Master or Minion
+	Role string // Master or Minion, as far as is known here, see SetMaster
 	Addr string // host:port
 	// Socket is the path of the unix socket, where root needs no password.
 	Socket string
@@ -47,6 +48,8 @@ type Local struct {
 	accounts mysqlaccounts.Set
 	clusters []*cluster
 	broker   *devbroker.Broker // nil when Kafka is elsewhere
+
+	saving sync.Mutex // held by whoever changes and saves topology after Start
 
 	unsupervise context.CancelFunc // nil before all servers were up
 	supervisors sync.WaitGroup
@@ -115,6 +118,26 @@ func (l *Local) start(ctx context.Context) error {
 	}
 	l.supervise()
 	return nil
+}
+
+// SetMaster notes, also for the next Start, that a node is the master of its
+// cluster. It changes nothing on any server.
+func (l *Local) SetMaster(cluster, node string) error {
+	for _, c := range l.clusters {
+		if c.state.Name != cluster {
+			continue
+		}
+		if !slices.ContainsFunc(c.state.Nodes, func(n *nodeState) bool { return n.Name == node }) {
+			return fmt.Errorf("deploy/local: cluster %s has no node %s", cluster, node)
+		}
+		l.saving.Lock()
+		defer l.saving.Unlock()
+		c.mu.Lock()
+		c.state.Master = node
+		c.mu.Unlock()
+		return l.topology.save(l.cfg.DataDir)
+	}
+	return fmt.Errorf("deploy/local: there is no cluster %s", cluster)
 }
 
 // startBroker starts the broker on its port, or on another one if that is taken.
