@@ -23,8 +23,8 @@
 //     with a wait between the attempts; Ready says so meanwhile.
 //  6. A node whose directory was removed comes back empty, with the accounts,
 //     read-only, and follows none: it can be rebuilt (internal/mysqlreplica), and
-//     nobody takes it for what it was. Removed from a running server, the
-//     directory counts as removed once that server has ended.
+//     nobody takes it for what it was. Without LeaveReadOnly, which is for whoever
+//     rebuilds, that holds until its next restart.
 //  7. Passwords are random and only in DataDir/secrets, mode 0600; servers listen
 //     on 127.0.0.1.
 //
@@ -48,7 +48,5 @@
 // it from a slow one. A minion whose replication cannot start fails Start with
 // the server's reason (with LeaveReadOnly, it is the caller's to see). A port
 // that somebody else took is another one from then on: with LeaveReadOnly, the
-// caller re-points the minions of that server. A master whose directory was
-// removed is of no use without a caller that promotes another node: without
-// LeaveReadOnly, its cluster does not start any more.
+// caller re-points the minions of that server.
 package local
