@@ -71,14 +71,15 @@ func (p *Publisher) Claim(ctx context.Context, req ClaimRequest) (*Claim, error)
 	}
 }
 
-func (p *Publisher) claimOnce(ctx context.Context, req ClaimRequest) (_ *Claim, err error) {
+func (p *Publisher) claimOnce(ctx context.Context, req ClaimRequest) (*Claim, error) {
 	sess, pos, err := p.Open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	c := &Claim{p: p, s: sess.(*session), positions: pos}
+	written := false
 	defer func() {
-		if err != nil {
+		if !written {
 			c.Close(ctx)
 		}
 	}()
@@ -98,7 +99,11 @@ func (p *Publisher) claimOnce(ctx context.Context, req ClaimRequest) (_ *Claim, 
 		Term: term + 1, State: position.Claimed, Node: c.previous.Node, ServerUUID: c.previous.ServerUUID,
 		ClaimMark: req.Mark, UpdatedAt: time.Now().UTC(),
 	}
-	return c, c.s.Commit(ctx, cdc.Commit{Cluster: c.record})
+	if err := c.s.Commit(ctx, cdc.Commit{Cluster: c.record}); err != nil {
+		return nil, err
+	}
+	written = true
+	return c, nil
 }
 
 // Term is the claim's.
