@@ -29,13 +29,20 @@ type Left struct {
 // them. Call it after OpenProducer and before anything else is read or written.
 //
 // OpenProducer returns once the coordinator holds everything earlier for ended.
-// That is not enough: Apache Kafka 4.4 that restarts after kill -9, and finds a
-// transaction older than its timeout, was seen to log PrepareAbort with its
-// partitions and, before its port was open, CompleteAbort without a marker in
-// any of them. The partition then takes what p writes there for more of the old
-// transaction, since the producer id is the same, and p's next commit makes the
-// aborted records visible. The marker of KIP-664, as kafka-transactions.sh
-// writes it, ends it instead.
+// That is not enough with Apache Kafka 4.4 (one broker, killed and restarted):
+//
+//  1. The starting broker reads old metadata, in which it leads its partitions,
+//     and becomes coordinator. It finds a transaction past its timeout and logs
+//     PrepareAbort; the markers wait, for its own port is not open yet.
+//  2. It reads on, to where it was fenced: no partition has a leader. It logs
+//     "Couldn't find leader endpoint for partitions", takes them for deleted,
+//     writes no marker and logs CompleteAbort. One that was in PrepareCommit
+//     when the broker died should meet the same.
+//  3. The partitions have the transaction open still. What p writes there, with
+//     the same producer id, counts as more of it, and p's next commit makes the
+//     aborted records visible: each cell is there twice.
+//
+// The marker of KIP-664, as kafka-transactions.sh writes it, ends it instead.
 //
 // Each transaction writes to witness, and nobody else does: the newest
 // record there tells whether the one left was committed.
@@ -118,7 +125,8 @@ func (a *Admin) left(ctx context.Context, prefix string, id int64, epoch int16) 
 
 // judge says of each transaction whether it was committed. One that is open in
 // witness too is not visible there: nobody can have acted on it, so it counts as
-// aborted.
+// aborted. (If the broker died while it wrote the markers of a commit, and some
+// partitions but not witness have theirs, that is wrong; nothing tells.)
 func (a *Admin) judge(ctx context.Context, left []Left, id int64, witness Partition) error {
 	for _, l := range left {
 		if l.At == witness {
