@@ -47,14 +47,16 @@ func trip(n int64) []byte {
 		n, n%60, n%59, n%20, n%100, n%80, n%9, n%90, uuid.New(), uuid.New(), uuid.New())
 }
 
-func start(tb testing.TB) *mysqlserver.Server {
+func start(tb testing.TB) *mysqlserver.Server { return startServer(tb, 1) }
+
+func startServer(tb testing.TB, id uint32) *mysqlserver.Server {
 	tb.Helper()
 	debug.SetGCPercent(400) // as cmd/cellog does; for all that is compared
 	flavour := mysqlserver.MariaDB
 	if f := os.Getenv("CELLOG_TEST_FLAVOUR"); f != "" {
 		flavour = mysqlserver.Flavour(f)
 	}
-	srv, err := mysqlserver.Start(context.Background(), mysqlserver.Config{Dir: tb.TempDir(), Flavour: flavour, Binary: os.Getenv("CELLOG_MYSQLD"), ServerID: 1,
+	srv, err := mysqlserver.Start(context.Background(), mysqlserver.Config{Dir: tb.TempDir(), Flavour: flavour, Binary: os.Getenv("CELLOG_MYSQLD"), ServerID: id,
 		Options: []string{"--max-connections=1000"}})
 	must(tb, err)
 	tb.Cleanup(func() {

@@ -157,6 +157,41 @@ func TestNoHolder(t *testing.T) {
 	}
 }
 
+// With ack final no copy is made, and the answer comes when the cell is final.
+func TestAckFinal(t *testing.T) {
+	primary, holder := mysqltest.Start(t), mysqltest.Start(t)
+	st := newCopying(t, primary, holder)
+	st.cfg.Ack = func(string) storage.Ack { return storage.AckFinal }
+	done := make(chan error)
+	go func() {
+		_, errs := st.Write(t.Context(), st.ds, 0, somePuts(t, 1))
+		done <- errs[0]
+	}()
+	until(t, "the cell is on the primary", func() bool {
+		return primary.Query(t, "SELECT COUNT(*) FROM "+quote(st.ds, 0)+".entity") == "1"
+	})
+	st.marks.set(storage.Mark{})
+	select {
+	case err := <-done:
+		t.Fatalf("answered before the cell was final: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	st.marks.set(storage.Mark{Epoch: 1, First: 1, Last: 1})
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got := copiesOn(t, holder, "buffered_cells", st.ds); got != "0" {
+		t.Errorf("%s copies", got)
+	}
+	// A primary that was deposed: what it has is final nowhere.
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	st.marks.set(storage.Mark{Epoch: 2, First: 2, Last: 9})
+	if _, errs := st.Write(ctx, st.ds, 0, somePuts(t, 1)); !errors.Is(errs[0], storage.ErrOutcomeUnknown) {
+		t.Errorf("under an older epoch than Kafka names: %v", errs[0])
+	}
+}
+
 // A claim on the holder makes it refuse copies of older terms, and on the
 // primary makes it refuse the holder that it knew.
 func TestTermsFence(t *testing.T) {
@@ -265,8 +300,15 @@ func TestClaimAgainstCopies(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	wg.Wait() // each writer has met the claim
+	met := make(chan struct{})
+	go func() { wg.Wait(); close(met) }()
+	select {
+	case <-met:
+	case <-time.After(10 * time.Second):
+		t.Error("writers earn answers after the claim")
+	}
 	close(stop)
+	<-met
 	for id := range acked {
 		if !there[id] {
 			t.Errorf("cell %s was acknowledged, but its copy was not there at the claim", id)
