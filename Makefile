@@ -12,7 +12,7 @@ GOTEST    := $(GO) test -race -timeout 30m
 # own time: make test runs them with it, other flavours and brokers without.
 GOLIFE    := $(GO) test -count=1 -timeout 30m
 
-.PHONY: help setup setup-all build demo test lint fmt bench integration interop life chaos soak mysql kafka ci clean
+.PHONY: help setup setup-all build demo test lint fmt bench integration interop life chaos chaos-ci soak mysql kafka ci clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,8 +20,8 @@ help: ## Show this list.
 setup: ## Install what make test and make demo need (a MariaDB or MySQL server and a C compiler, by apt).
 	@tools/install-deps.sh server compiler
 
-setup-all: ## Install what CI needs too: Java and Maven for Apache Kafka, kcat, Python clients.
-	@tools/install-deps.sh server compiler kafka clients
+setup-all: ## Install what CI needs too: Java and Maven for Apache Kafka, kcat, Python clients, libfaketime.
+	@tools/install-deps.sh server compiler kafka clients chaos
 
 build: ## Build bin/cellog.
 	$(GO) build -trimpath -o $(BIN)/cellog ./cmd/cellog
@@ -31,7 +31,7 @@ demo: setup build ## Run a city in fast motion for a minute, then verify and set
 
 test: setup ## Run all tests with the race detector (private MariaDB servers, embedded broker).
 	$(GOTEST) $$($(GO) list ./... | grep -v /tests/)
-	$(GOTEST) -count=1 ./tests/...  # run a binary that go's test cache does not know
+	$(GOTEST) -count=1 $$($(GO) list ./tests/... | grep -v /chaos)  # run a binary that go's test cache does not know
 	$(GO) test -count=1 -timeout 30m -run TestWatermillSuite ./triggers
 
 lint: ## Check formatting, go vet, staticcheck and the shell scripts' syntax.
@@ -54,7 +54,7 @@ kafka: ## Fetch an Apache Kafka broker into .cache/kafka.
 
 integration: mysql kafka ## Run the storage, cdc and life suites on MySQL, and the cdc and life suites on Apache Kafka.
 	CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$(MYSQLD) $(GOTEST) -count=1 ./storage/... ./cdc/... ./indexer/... ./internal/doctor
-	CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$(MYSQLD) $(GOLIFE) ./tests/...
+	CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$(MYSQLD) $(GOLIFE) $$($(GO) list ./tests/... | grep -v /chaos)
 	CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) $(GOTEST) -count=1 ./internal/kafka/... ./cdc/... ./triggers/...
 	CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) $(GOLIFE) ./tests/tail/... ./tests/life/...
 	CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) $(GO) test -count=1 -timeout 30m -run TestWatermillSuite ./triggers
@@ -68,7 +68,12 @@ life: setup ## Run only the tests that take cells from HTTP to the index, with c
 	$(GOTEST) -count=1 -v ./tests/life/...
 
 chaos: setup ## Inject faults for DURATION seconds (default 120) from SEED, and check every answer.
-	CELLOG_SEED=$(SEED) CELLOG_CHAOS_SECONDS=$(or $(DURATION),120) $(GOLIFE) -v -run TestChaos ./tests/life
+	CELLOG_SEED=$(SEED) CELLOG_CHAOS_SECONDS=$(or $(DURATION),120) $(GOLIFE) -v -run TestChaos ./tests/chaos
+
+chaos-ci: setup mysql kafka ## Two minutes of faults on MariaDB and the embedded broker, and on MySQL and Apache Kafka; and planted faults.
+	CELLOG_CHAOS_SECONDS=120 $(GOLIFE) -v ./tests/chaos
+	CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$(MYSQLD) CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) \
+	  CELLOG_CHAOS_SECONDS=120 $(GOLIFE) -v -run TestChaos ./tests/chaos
 
 soak: setup ## Run the seeded crash and order suites again and again (SOAK_MINUTES=30); results go to docs/soak.tsv.
 	tools/soak.sh $${SOAK_MINUTES:-30}

@@ -19,6 +19,10 @@ import (
 // hand, and to close.
 const closeTime = 5 * time.Second
 
+// headsTimeout bounds how long a node may take to say where its shards stand,
+// before another one is looked at.
+const headsTimeout = 15 * time.Second
+
 // session is one run of the protocol of the design's section 6:
 //
 //  1. Read the positions; a cluster that is not open is waited for, and so is
@@ -213,13 +217,16 @@ func (t *Tailer) newSequencer(node Node, sess Session, refused map[ShardKey]Stop
 // returns the shards that must stop, or why the node cannot be a source.
 func (t *Tailer) check(ctx context.Context, sess Session, node Node, seq *sequencer, pos Positions) (map[ShardKey]error, error) {
 	heads := make(map[ShardKey]Head)
-	if err := node.Entities.Heads(ctx, func(h Head) error { heads[h.Shard] = h; return nil }); err != nil {
+	hctx, cancel := context.WithTimeout(ctx, headsTimeout) // a frozen server answers never
+	err := node.Entities.Heads(hctx, func(h Head) error { heads[h.Shard] = h; return nil })
+	cancel()
+	if err != nil {
 		return nil, fmt.Errorf("read the heads of the shards: %w", err)
 	}
 	verify := make(map[ShardKey]VerifyShard, len(pos.Shards))
 	stops := make(map[ShardKey]error)
 	for k, p := range pos.Shards {
-		if p.Owner != t.cfg.Cluster || p.Last == 0 {
+		if p.Owner != t.cfg.Cluster {
 			continue
 		}
 		ds, err := seq.datastore(ctx, k.Datastore)
@@ -239,7 +246,9 @@ func (t *Tailer) check(ctx context.Context, sess Session, node Node, seq *sequen
 		case h.Epoch < p.Epoch:
 			return nil, fmt.Errorf("%w: its shard %s is of epoch %d, published is epoch %d", ErrNodeBehind, k, h.Epoch, p.Epoch)
 		}
-		verify[k] = VerifyShard{Datastore: ds, Position: p}
+		if p.Last > 0 {
+			verify[k] = VerifyShard{Datastore: ds, Position: p}
+		}
 	}
 	verified, err := sess.Verify(ctx, verify)
 	if err != nil {

@@ -3,6 +3,7 @@
 #   server   a MariaDB or MySQL server for the private servers of `cellog dev` and of the tests
 #   compiler a C compiler: Go's race detector needs cgo
 #   kafka    Java and Maven, with which get-kafka.sh fetches an Apache Kafka broker
+#   chaos    libfaketime, which steps a server's clock in tests/chaos
 #   clients  kcat, a JDK, Maven and Debian's Python client, which the interoperability tests drive
 # Needs root (or sudo) only when something is missing.
 set -euo pipefail
@@ -25,7 +26,9 @@ for what in "${@:-server}"; do
       python3 -c 'import venv, ensurepip' >/dev/null 2>&1 || missing+=(python3-venv)
       /usr/bin/python3 -c 'import kafka' >/dev/null 2>&1 || missing+=(python3-kafka)
       /usr/bin/python3 -c 'import lz4' >/dev/null 2>&1 || missing+=(python3-lz4) ;;
-    *) echo "install-deps.sh: $what: want server, compiler, kafka or clients" >&2; exit 2 ;;
+    chaos)
+      ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 || missing+=(libfaketime) ;;
+    *) echo "install-deps.sh: $what: want server, compiler, kafka, clients or chaos" >&2; exit 2 ;;
   esac
 done
 [ ${#missing[@]} -eq 0 ] && exit 0

@@ -2,18 +2,148 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/app"
 )
 
 func newCluster() *cobra.Command {
-	cmd := &cobra.Command{Use: "cluster", Short: "Look at storage clusters"}
-	cmd.AddCommand(newClusterList())
+	cmd := &cobra.Command{Use: "cluster", Short: "Look at storage clusters, promote and rejoin their nodes"}
+	cmd.AddCommand(newClusterList(), newClusterPromote(), newClusterRejoin())
 	return cmd
+}
+
+func newClusterPromote() *cobra.Command {
+	var t target
+	var format string
+	var req app.Promote
+	var expect int
+	cmd := &cobra.Command{
+		Use:   "promote CLUSTER",
+		Short: "Make another node the master of a storage cluster",
+		Long: `Make a node the master of its storage cluster: the most advanced one, or the one named with --to. The old master need
+not answer. Nothing that was acknowledged is lost: what the node lacks comes from the copies on the other clusters'
+masters, and what is final from Kafka. Puts are answered 202 meanwhile.
+
+It needs Kafka, and the master of every other cluster, since each may hold copies. A promotion that was cut off is
+finished by running it again; promoting the old master itself undoes one.
+
+Exit codes: 0 promoted, 1 not.`,
+		Example: `  cellog cluster promote c1
+  cellog cluster promote c1 --to c1b
+  cellog cluster promote c1 --without c2   # c2's master is dead for good: its copies are given up`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkFormat(format); err != nil {
+				return err
+			}
+			cfg, err := t.mustLoad()
+			if err != nil {
+				return err
+			}
+			req.Cluster, req.Expect = args[0], cellog.Term(expect)
+			req.Progress = func(step string) { fmt.Fprintln(cmd.ErrOrStderr(), step) }
+			out, err := app.PromoteCluster(cmd.Context(), cfg, app.Env{}, req)
+			if err != nil {
+				return err
+			}
+			if format == "json" {
+				return json.NewEncoder(cmd.OutOrStdout()).Encode(out)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s is the master of %s in term %d, after %.1f s: %d cells came from copies, %d from Kafka\n",
+				out.Node, out.Cluster, out.Term, out.Seconds, out.Drained, out.Restored)
+			if out.Lost > 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "%d copies met another body under their key: see cellog buffer rejects\n", out.Lost)
+			}
+			for node, why := range out.Left {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s does not follow: %s\n", node, why)
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&req.Node, "to", "", "the node to promote (default: the most advanced one)")
+	f.StringSliceVar(&req.Without, "without", nil, "clusters whose masters are dead for good; copies that only they had are given up")
+	f.BoolVar(&req.MasterDead, "master-dead", false, "the old master is dead for good, where no copies fence it (one cluster alone, or ack primary)")
+	f.IntVar(&expect, "expect-term", 0, "promote only if the cluster is of this term")
+	t.fileFlags(cmd)
+	formatFlag(cmd, &format)
+	return cmd
+}
+
+func newClusterRejoin() *cobra.Command {
+	var t target
+	var format string
+	var req app.Rejoin
+	cmd := &cobra.Command{
+		Use:   "rejoin CLUSTER NODE",
+		Short: "Let a node follow its cluster's master again, rebuilt if need be",
+		Long: `Let a node, such as an old master that is back, follow its cluster's master again. One that has nothing of its own is
+only re-pointed. Any other is rebuilt: what it holds of other clusters' cells is carried over first, and its errant cells,
+which its master has not, are listed. No client was told that those are stored; say what is to become of them.
+
+All that cellog keeps on the node is dropped and copied anew, over SQL. For hundreds of gigabytes copy the files instead
+(MySQL's clone plugin, mariadb-backup), then run this again.
+
+Exit codes: 0 it follows, 3 there are errant cells and --errant was not given (nothing was changed), 1 it failed.`,
+		Example: `  cellog cluster rejoin c1 c1a
+  cellog cluster rejoin c1 c1a --errant put`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := checkFormat(format); err != nil {
+				return err
+			}
+			switch req.Errant {
+			case app.ErrantKeep, app.ErrantPut, app.ErrantDrop:
+			default:
+				return usageError("--errant %q: want put or drop", req.Errant)
+			}
+			cfg, err := t.mustLoad()
+			if err != nil {
+				return err
+			}
+			req.Cluster, req.Node = args[0], args[1]
+			req.Progress = func(step string) { fmt.Fprintln(cmd.ErrOrStderr(), step) }
+			out, err := app.RejoinNode(cmd.Context(), cfg, app.Env{}, req)
+			if format == "json" {
+				err = errors.Join(err, json.NewEncoder(cmd.OutOrStdout()).Encode(out))
+			} else {
+				printErrant(cmd, out.Errant)
+			}
+			if errors.Is(err, app.ErrErrant) {
+				return exitError{exitDifferences, err}
+			}
+			if err == nil && format != "json" {
+				how := "re-pointed"
+				if out.Rebuilt {
+					how = fmt.Sprintf("rebuilt with %d rows", out.Rows)
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%s follows %s, %s, after %.1f s\n", out.Node, out.Master, how, out.Seconds)
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&req.Errant, "errant", "", "what to do with cells that only this node has: put (again, as a client would) or drop")
+	t.fileFlags(cmd)
+	formatFlag(cmd, &format)
+	return cmd
+}
+
+func printErrant(cmd *cobra.Command, cells []app.ErrantCell) {
+	if len(cells) == 0 {
+		return
+	}
+	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "DATASTORE\tSHARD\tADDED_ID\tEPOCH\tCELL")
+	for _, c := range cells {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\n", c.Datastore, c.Shard, c.AddedID, c.Epoch, c.Key)
+	}
+	_ = w.Flush() // standard output; nothing to do about it
 }
 
 func newClusterList() *cobra.Command {

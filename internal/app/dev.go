@@ -145,6 +145,7 @@ func (d *Dev) start(ctx context.Context) (err error) {
 // cluster of which none was opened yet the one that was made as such.
 func (d *Dev) openMasters(ctx context.Context, env Env) error {
 	d.keeper = NewKeeper(d.config, env, d.cfg.AutoPromote)
+	d.keeper.rejoins = d.cfg.AutoPromote > 0
 	d.keeper.promoted = func(p Promoted) {
 		if err := d.local.SetMaster(p.Cluster, p.Node); err != nil {
 			env.log().Error("the promotion is not in the data directory's topology", "error", err)

@@ -22,6 +22,8 @@ import (
 const (
 	// keepEvery is how often a cluster is looked at.
 	keepEvery = 500 * time.Millisecond
+	// rejoinEvery is how often the other nodes are looked at.
+	rejoinEvery = 5 * time.Second
 	// claimPatience is how long a claim may stand before it is taken over: a
 	// promotion that lives may wait for a minion that applies what it received.
 	claimPatience = 20 * time.Second
@@ -40,6 +42,9 @@ type Keeper struct {
 	grace time.Duration // 0: it never promotes
 	final *final
 	log   *slog.Logger
+	// rejoins says that nodes which do not follow are rebuilt, and their errant
+	// cells put again.
+	rejoins bool
 	// promoted, if set, is called after a promotion by this keeper.
 	promoted func(Promoted)
 
@@ -135,6 +140,7 @@ type watcher struct {
 	record position.Cluster // as it was seen last
 	since  time.Time        // when it was seen first
 	away   time.Time        // since when its node does not serve; zero: it does
+	looked time.Time        // when the other nodes were looked at last
 }
 
 func (w *watcher) close() {
@@ -193,13 +199,18 @@ func (w *watcher) once(ctx context.Context) error {
 		}
 		return fmt.Errorf("term %d was claimed and is not open yet", w.record.Term)
 	}
+	began := time.Now()
 	err := w.serve(ctx)
 	if err == nil {
 		w.away = time.Time{}
+		if w.k.rejoins && time.Since(w.looked) > rejoinEvery {
+			w.rejoin(ctx)
+			w.looked = time.Now()
+		}
 		return nil
 	}
 	if w.away.IsZero() {
-		w.away = time.Now()
+		w.away = began
 	}
 	if w.k.grace > 0 && time.Since(w.away) > w.k.grace {
 		return errors.Join(err, w.promote(ctx))
@@ -227,7 +238,7 @@ func (w *watcher) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ask, cancelAsk := context.WithTimeout(ctx, nodePatience)
+	ask, cancelAsk := context.WithTimeout(ctx, nodePatience/2)
 	s, err := mysqlreplica.Identity(ask, db)
 	cancelAsk()
 	if err != nil {
@@ -264,6 +275,40 @@ func (w *watcher) demote(ctx context.Context) {
 		}
 		cancel()
 	}
+}
+
+// rejoin brings back nodes that answer and do not follow the master.
+func (w *watcher) rejoin(ctx context.Context) {
+	for _, n := range w.cluster.Nodes {
+		if n.Name == w.record.Node {
+			continue
+		}
+		db, err := w.db(n.Name)
+		if err != nil {
+			continue
+		}
+		ask, cancel := context.WithTimeout(ctx, nodePatience/2)
+		st, err := mysqlreplica.Status(ask, db)
+		cancel()
+		if err != nil || st.Configured && st.Source == w.masterAddr() && st.ReceiveError == "" && st.ApplyError == "" {
+			continue
+		}
+		out, err := RejoinNode(ctx, w.k.cfg, w.k.env, Rejoin{Cluster: w.cluster.Name, Node: n.Name, Errant: ErrantPut})
+		if err != nil {
+			w.k.log.Warn("a node does not follow", "cluster", w.cluster.Name, "node", n.Name, "error", err)
+			continue
+		}
+		w.k.log.Warn("a node follows again", "cluster", w.cluster.Name, "node", n.Name, "rebuilt", out.Rebuilt, "errant", len(out.Errant), "put", out.Put, "conflicts", out.Conflicts, "copies", out.Copies, "seconds", out.Seconds)
+	}
+}
+
+func (w *watcher) masterAddr() string {
+	for _, n := range w.cluster.Nodes {
+		if n.Name == w.record.Node {
+			return n.Addr
+		}
+	}
+	return ""
 }
 
 // complete is the gate, and what is left of a promotion.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -221,20 +222,29 @@ func (p *promotion) run(ctx context.Context) error {
 
 // connect opens a pool to every node of the cluster that answers.
 func (p *promotion) connect(ctx context.Context) error {
+	var mu sync.Mutex
+	var g errgroup.Group
 	for _, n := range p.cluster.Nodes {
-		db, err := openAdmin(p.cluster, n.Name)
-		if err != nil {
-			return err
-		}
-		ask, cancel := context.WithTimeout(ctx, nodePatience)
-		s, err := mysqlreplica.Identity(ask, db)
-		cancel()
-		if err != nil {
-			p.away[n.Name] = err
-			_ = mysqlconn.Close(db)
-			continue
-		}
-		p.nodes[n.Name], p.ids[n.Name] = db, s.ID
+		g.Go(func() error {
+			db, err := openAdmin(p.cluster, n.Name)
+			if err != nil {
+				return err
+			}
+			ask, cancel := context.WithTimeout(ctx, nodePatience)
+			defer cancel()
+			s, err := mysqlreplica.Identity(ask, db)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				p.away[n.Name] = errors.Join(err, mysqlconn.Close(db))
+				return nil
+			}
+			p.nodes[n.Name], p.ids[n.Name] = db, s.ID
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
 	}
 	if len(p.nodes) == 0 {
 		var errs []error
@@ -405,7 +415,11 @@ func (p *promotion) choose(ctx context.Context) ([]mysql.ShardHead, error) {
 			if name != old.Node {
 				// It applies what it has: what is received and not applied
 				// would be thrown away.
-				if c.err = mysqlreplica.StopReceiving(ctx, db); c.err == nil {
+				c.err = mysqlreplica.StopReceiving(ctx, db)
+				if c.err == nil {
+					c.err = mysqlreplica.StartApplying(ctx, db)
+				}
+				if c.err == nil {
 					c.err = mysqlreplica.WaitApplied(ctx, db)
 				}
 			}

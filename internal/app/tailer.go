@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cellog/cellog"
@@ -177,41 +178,53 @@ func (s *servers) writable(ctx context.Context, node string) (bool, error) {
 }
 
 // nodes lists the minions first. A server that does not answer is taken for a
-// minion: so a cluster whose minions are all gone stalls, and is not tailed
-// from its master.
+// minion, but comes last: so a cluster whose minions are all gone stalls, and is
+// not tailed from its master.
 func (s *servers) nodes(ctx context.Context) ([]cdc.Node, error) {
 	a := tailerAccount(s.cluster.Accounts)
-	var minions, masters []cdc.Node
+	var minions, masters, silent []cdc.Node
 	for _, n := range s.cluster.Nodes {
 		source, err := binlog.New(binlog.Config{Addr: n.Addr, User: a.User, Password: a.Password.Reveal()})
 		if err != nil {
 			return nil, err
 		}
 		node := cdc.Node{Name: n.Name, Source: source, Entities: entities{s.pools.get(s.cluster.Name, n.Name)}}
-		if node.Master, err = s.writable(ctx, n.Name); node.Master && err == nil {
+		node.Master, err = s.writable(ctx, n.Name)
+		switch {
+		case err != nil:
+			silent = append(silent, node)
+		case node.Master:
 			masters = append(masters, node)
-		} else {
+		default:
 			minions = append(minions, node)
 		}
 	}
-	return append(minions, masters...), nil
+	return append(append(minions, masters...), silent...), nil
 }
 
-// beat writes a heartbeat on the master.
+// beat writes a heartbeat on the master. All servers are asked at a time: one
+// that is frozen must not hold up the one that took its place.
 func (s *servers) beat(ctx context.Context, cluster string, beat int64, at time.Time) error {
-	var errs []error
-	for _, n := range s.cluster.Nodes {
-		ok, err := s.writable(ctx, n.Name)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("node %s: %w", n.Name, err))
-		}
-		if !ok {
-			continue
-		}
-		_, err = s.pools.get(s.cluster.Name, n.Name).ExecContext(ctx,
-			"INSERT INTO cellog_meta.heartbeats (cluster, beat, written_at) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE beat = VALUES(beat), written_at = VALUES(written_at)",
-			cluster, beat, at)
-		return err
+	errs := make([]error, len(s.cluster.Nodes))
+	var written atomic.Bool
+	var wg sync.WaitGroup
+	for i, n := range s.cluster.Nodes {
+		wg.Go(func() {
+			ok, err := s.writable(ctx, n.Name)
+			if ok {
+				_, err = s.pools.get(s.cluster.Name, n.Name).ExecContext(ctx,
+					"INSERT INTO cellog_meta.heartbeats (cluster, beat, written_at) VALUES (?, ?, ?) ON DUPLICATE KEY UPDATE beat = VALUES(beat), written_at = VALUES(written_at)",
+					cluster, beat, at)
+				written.CompareAndSwap(false, err == nil)
+			}
+			if err != nil {
+				errs[i] = fmt.Errorf("node %s: %w", n.Name, err)
+			}
+		})
+	}
+	wg.Wait()
+	if written.Load() {
+		return nil
 	}
 	return errors.Join(append(errs, errors.New("no node is writable"))...)
 }

@@ -12,7 +12,7 @@ var stages = []string{"ingest", "storage", "cdc", "triggers", "indexer"}
 // joiners may import any package of the module: they put the parts together.
 var joiners = []struct{ pkg, reason string }{
 	{"cmd/cellog", "a command joins the parts it runs"},
-	{"internal/app", "the composition root that dev, the single roles, the demo and tests/life share"},
+	{"internal/app", "the composition root that dev, the single roles, the demo and the tests of whole processes share"},
 	{"internal/demo", "plays the users of a running cellog: services that put, and a billing trigger"},
 	{"tests", "tests of several real parts together: over HTTP, from binlog to broker, from HTTP to an index"},
 	{"bench", "measures several real parts together"},

@@ -7,4 +7,11 @@ var (
 	// is not set up, or a thread of it has stopped. The text has the server's
 	// reason, if it gave one.
 	ErrStopped = errors.New("mysqlreplica: replication has stopped")
+	// ErrRefused is returned by Rebuild when it may not copy the one server onto
+	// the other. Nothing was changed; the text says what to do.
+	ErrRefused = errors.New("mysqlreplica: rebuild refused")
+	// ErrBusy is returned by Rebuild when the server to copy could not be locked
+	// for a moment, or its tables changed in that moment. Nothing was changed:
+	// repeat it later.
+	ErrBusy = errors.New("mysqlreplica: the server to copy is busy")
 )

@@ -16,9 +16,9 @@ import (
 func TestMain(m *testing.M) { mysqltest.Main(m) }
 
 // within is a context for what should take much less.
-func within(t *testing.T) context.Context {
+func within(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

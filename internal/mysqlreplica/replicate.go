@@ -78,6 +78,23 @@ func StopReceiving(ctx context.Context, db *sql.DB) error {
 	return stop(ctx, db, " IO_THREAD")
 }
 
+// StartApplying starts the thread that applies what was received, if it does
+// not run. It is safe twice, and on a server that follows none.
+func StartApplying(ctx context.Context, db *sql.DB) error {
+	st, err := Status(ctx, db)
+	if err != nil || !st.Configured || st.Applying {
+		return err
+	}
+	s, err := Identity(ctx, db)
+	if err != nil {
+		return err
+	}
+	if s.MariaDB {
+		return exec(ctx, db, "START SLAVE SQL_THREAD")
+	}
+	return exec(ctx, db, "START REPLICA SQL_THREAD")
+}
+
 // Stop stops both threads. It is safe twice, and on a server that follows
 // none. MariaDB throws away what was received and not applied when both start
 // again, MySQL when the server restarts.

@@ -63,7 +63,8 @@ type execer interface {
 // exec runs a statement that holds no password.
 func exec(ctx context.Context, db execer, q string) error {
 	if _, err := db.ExecContext(ctx, q); err != nil {
-		return fmt.Errorf("mysqlreplica: %s: %w", q, err)
+		first, _, _ := strings.Cut(q, "\n") // of a CREATE TABLE
+		return fmt.Errorf("mysqlreplica: %s: %w", first, err)
 	}
 	return nil
 }

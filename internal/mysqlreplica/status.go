@@ -78,34 +78,49 @@ func numbered(row map[string]string, prefix string) string {
 	return "error " + row[prefix+"no"] + ": " + msg
 }
 
-// oneRow returns the first row by column name, nil when there is none. NULL is
-// the empty string.
-func oneRow(ctx context.Context, db *sql.DB, q string) (map[string]string, error) {
+// querier is a pool or one session of it.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// oneRow returns the first row by column name, nil when there is none.
+func oneRow(ctx context.Context, db querier, q string) (map[string]string, error) {
+	all, err := allRows(ctx, db, q)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// allRows returns the rows by column name; NULL is the empty string.
+func allRows(ctx context.Context, db querier, q string) (all []map[string]string, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("mysqlreplica: %s: %w", q, err)
+		}
+	}()
 	rows, err := db.QueryContext(ctx, q)
 	if err != nil {
-		return nil, fmt.Errorf("mysqlreplica: %s: %w", q, err)
+		return nil, err
 	}
 	defer rows.Close()
-	if !rows.Next() {
-		if err := rows.Err(); err != nil {
-			return nil, fmt.Errorf("mysqlreplica: %s: %w", q, err)
-		}
-		return nil, nil
-	}
 	names, err := rows.Columns()
 	if err != nil {
-		return nil, fmt.Errorf("mysqlreplica: %s: %w", q, err)
+		return nil, err
 	}
 	vals, ptrs := make([]sql.RawBytes, len(names)), make([]any, len(names))
 	for i := range vals {
 		ptrs[i] = &vals[i]
 	}
-	if err := rows.Scan(ptrs...); err != nil {
-		return nil, fmt.Errorf("mysqlreplica: %s: %w", q, err)
+	for rows.Next() {
+		if err := rows.Scan(ptrs...); err != nil {
+			return nil, err
+		}
+		row := make(map[string]string, len(names))
+		for i, n := range names {
+			row[n] = string(vals[i])
+		}
+		all = append(all, row)
 	}
-	row := make(map[string]string, len(names))
-	for i, n := range names {
-		row[n] = string(vals[i])
-	}
-	return row, nil
+	return all, rows.Err()
 }

@@ -60,7 +60,9 @@ func TestChaos(t *testing.T) {
 	var deck []fault
 	for end := time.Now().Add(time.Duration(seconds) * time.Second); time.Now().Before(end) && !t.Failed(); {
 		if len(deck) == 0 {
-			deck = shuffled(c.rng, c.r)
+			if deck = shuffled(c.rng, c.r); len(deck) == 0 {
+				t.Fatal("no kind of fault is possible")
+			}
 		}
 		c.inject(deck[0])
 		deck = deck[1:]
@@ -68,6 +70,9 @@ func TestChaos(t *testing.T) {
 	c.l.end()
 	v, findings := c.check(time.Minute)
 	c.report(v)
+	if v.Duplicates > 0 {
+		c.twice()
+	}
 	for _, f := range findings {
 		t.Error(f)
 	}

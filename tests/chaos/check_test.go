@@ -36,6 +36,7 @@ func (c *chaos) check(limit time.Duration) (v verified, findings []error) {
 	c.t.Helper()
 	note := func(err error) {
 		if err != nil {
+			c.t.Logf("found: %.300v", err) // now: the rest may take long
 			findings = append(findings, err)
 		}
 	}

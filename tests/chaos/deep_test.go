@@ -221,7 +221,7 @@ func stepClock(c *chaos, length time.Duration) error {
 			if err := ask(c.t.Context(), c.r.node(clockNode), "SELECT UNIX_TIMESTAMP()", &now); err != nil {
 				return err
 			}
-			if got := time.Unix(now, 0).Sub(time.Now()) - want; got.Abs() > time.Minute {
+			if got := time.Until(time.Unix(now, 0)) - want; got.Abs() > time.Minute {
 				return fmt.Errorf("the clock of %s is off by %v, want %v", clockNode, got+want, want)
 			}
 			return nil

@@ -20,8 +20,9 @@
 // kind comes before any comes twice. To add one, add a row; rig has what it
 // needs: processes to freeze and kill, links to hold, servers to ask. A fault
 // that takes a server away for good has to tell rig what is no longer a live
-// host (rig.gone), and one that acts on several processes or links at once may
-// (partition is what cuts one set of processes off from another).
+// host (rig.gone). One that acts on a set of processes takes all the links
+// between it and others (rig.between, as cutOffMaster does), and several
+// processes at once.
 //
 // # What must hold afterwards
 //

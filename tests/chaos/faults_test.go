@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -45,6 +47,7 @@ var faults = []fault{
 	{kind: "silent link", run: holdLink(silent)},
 	{kind: "link without asks", run: holdLink(dropAsks)},
 	{kind: "link without answers", run: holdLink(dropAnswers)},
+	{kind: "cut off master", run: cutOffMaster},
 	{kind: "full disk", run: fillDisk, needs: func(r *rig) bool { return len(r.disks) > 0 }},
 	{kind: "lagging minion", run: lag},
 	{kind: "freeze worker in transaction", run: freezeInTransaction},
@@ -179,41 +182,56 @@ func holdLink(m mode) func(*chaos, time.Duration) error {
 			return err
 		}
 		c.t.Logf("  %v", l)
-		return held([]*link{l}, m, length, func(fn func() error) error { return harness.Poll(c.t, fires, fn) })
+		return c.hold([]*link{l}, m, length)
 	}
 }
 
-// held keeps links in a mode for so long, and until each has hit something.
-func held(links []*link, m mode, length time.Duration, poll func(func() error) error) error {
+// cutOffMaster lets nothing pass between a master and all others, its minions
+// too.
+func cutOffMaster(c *chaos, length time.Duration) error {
+	one := map[string]bool{c.server(local.Master).Name: true}
+	return c.hold(c.r.between(one, nil), silent, length)
+}
+
+// hold keeps links in a mode for so long, and until it has hit something.
+func (c *chaos) hold(links []*link, m mode, length time.Duration) error {
 	for _, l := range links {
 		l.set(m)
 		defer l.set(pass)
 	}
 	time.Sleep(length) // how long it is on
-	return poll(func() error {
+	return harness.Poll(c.t, fires, func() error {
 		for _, l := range links {
-			if !l.fired() {
-				return fmt.Errorf("nothing came over %v", l)
+			if l.fired() {
+				return nil
 			}
 		}
-		return nil
+		return fmt.Errorf("nothing came over %v", links)
 	})
 }
 
-// between are the links that join two sets of processes and servers, by name:
-// hold them all, and one side is cut off from the other.
+// between are the links that join two sets of processes and servers, by name
+// (nil: all that are not in the first): hold them all, and one set is cut off
+// from the other. Of the links of the other workers to a worker, from is
+// "peers".
 func (r *rig) between(one, other map[string]bool) (out []*link) {
+	is := func(name string) bool { return other[name] || other == nil && !one[name] }
 	for _, l := range r.links {
-		if one[l.from] && other[l.to] || other[l.from] && one[l.to] {
+		if one[l.from] && is(l.to) || is(l.from) && one[l.to] {
 			out = append(out, l)
 		}
 	}
 	return out
 }
 
-// shuffled returns the possible kinds in an order of their own.
+// shuffled returns the possible kinds in an order of their own; only those that
+// CELLOG_CHAOS_KINDS lists, if it is set: "kill broker,cut link".
 func shuffled(rng *rand.Rand, r *rig) (out []fault) {
+	only := os.Getenv("CELLOG_CHAOS_KINDS")
 	for _, f := range faults {
+		if only != "" && !slices.Contains(strings.Split(only, ","), f.kind) {
+			continue
+		}
 		if f.needs == nil || f.needs(r) {
 			out = append(out, f)
 		}

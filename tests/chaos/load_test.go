@@ -33,10 +33,9 @@ type load struct {
 
 	mu       sync.Mutex
 	statuses map[int]int
-	stored   []int                // by cluster: puts answered 201 or 200
-	accepted map[int][]cellog.Key // by cluster: answered 202 since the last forget
-	last     []time.Time          // by cluster: the last 201 or 200
-	lastAny  []time.Time          // the last 202 or those
+	stored   []int       // by cluster: puts answered 201 or 200
+	last     []time.Time // by cluster: the last 201 or 200
+	lastAny  []time.Time // the last 202 or those
 	worst    gaps
 }
 

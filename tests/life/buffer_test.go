@@ -23,7 +23,7 @@ import (
 // TestMasterAway freezes a master under load. Its shards' puts are answered 202
 // meanwhile, none fails, and all are there, once, when it is back.
 func TestMasterAway(t *testing.T) {
-	d := newDev(t)
+	d := newDev(t, "--auto-promote", "0s")
 	d.start(t)
 	c, err := client.New(client.Config{URLs: []string{d.HTTP}, Budget: -1, AttemptTimeout: 30 * time.Second})
 	if err != nil {

@@ -1,0 +1,231 @@
+package app
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/internal/mysqlreplica"
+	"github.com/cellog/cellog/schemas/position"
+	"github.com/cellog/cellog/storage/mysql"
+)
+
+// maxErrant bounds the errant cells of one shard that a rejoin lists.
+const maxErrant = 10000
+
+// What to do with errant cells.
+const (
+	ErrantKeep = ""     // list them, and change nothing
+	ErrantPut  = "put"  // put them again, as a client would
+	ErrantDrop = "drop" // let them go
+)
+
+// ErrErrant is returned by RejoinNode when a node has cells that are nowhere
+// else, and it was not said what to do with them.
+var ErrErrant = errors.New("the node has cells that its master has not")
+
+// Rejoin says which node is to follow its cluster's master again.
+type Rejoin struct {
+	Cluster, Node string
+	// Errant is one of the constants above.
+	Errant string
+	// Progress is told what is being done; nil: nobody listens.
+	Progress func(step string)
+}
+
+// Rejoined is what a rejoin did.
+type Rejoined struct {
+	Cluster string `json:"cluster"`
+	Node    string `json:"node"`
+	Master  string `json:"master"`
+	// Errant are the cells that only this node had; Put are those that went in
+	// again, Conflicts those under whose key another body stands.
+	Errant    []ErrantCell `json:"errant"`
+	Put       int          `json:"put"`
+	Conflicts int          `json:"conflicts"`
+	// Copies and Rejected are what it held of other clusters' cells, and its
+	// master has now.
+	Copies   int `json:"copies"`
+	Rejected int `json:"rejected"`
+	// Rebuilt is false for a node that could follow as it was.
+	Rebuilt bool    `json:"rebuilt"`
+	Rows    int64   `json:"rows"`
+	Seconds float64 `json:"seconds"`
+}
+
+// ErrantCell names a cell that only a rejoining node has.
+type ErrantCell struct {
+	Datastore string         `json:"datastore"`
+	Shard     cellog.ShardID `json:"shard"`
+	AddedID   cellog.AddedID `json:"added_id"`
+	Epoch     cellog.Epoch   `json:"epoch"`
+	Key       string         `json:"key"`
+}
+
+// RejoinNode makes a node follow its cluster's master again. One that has
+// nothing of its own is only re-pointed; any other is rebuilt, after what it
+// holds of other clusters' cells was carried over and its errant cells were
+// listed, put again or let go. It may be repeated.
+func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (out Rejoined, err error) {
+	start := time.Now()
+	defer func() { out.Seconds = time.Since(start).Seconds() }()
+	out = Rejoined{Cluster: req.Cluster, Node: req.Node, Errant: []ErrantCell{}}
+	say := func(format string, args ...any) {
+		s := fmt.Sprintf(format, args...)
+		env.log().Info("rejoin", "cluster", req.Cluster, "node", req.Node, "step", s)
+		if req.Progress != nil {
+			req.Progress(s)
+		}
+	}
+	p := promotion{cfg: cfg, env: env, req: Promote{Cluster: req.Cluster}}
+	for i := range cfg.Clusters {
+		if cfg.Clusters[i].Name == req.Cluster {
+			p.cluster = &cfg.Clusters[i]
+		}
+	}
+	if p.cluster == nil {
+		return out, fmt.Errorf("no cluster %q in the configuration", req.Cluster)
+	}
+	record, err := openedOf(ctx, cfg, env, req.Cluster)
+	if err != nil {
+		return out, err
+	}
+	switch {
+	case record == nil || record.State != position.Open:
+		return out, fmt.Errorf("cluster %s is not open: promote a node first", req.Cluster)
+	case record.Node == req.Node:
+		return out, fmt.Errorf("node %s is the master of cluster %s", req.Node, req.Cluster)
+	}
+	out.Master = record.Node
+	master, err := holder(ctx, cfg, req.Cluster, *record)
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, mysqlconn.Close(master)) }()
+	node, err := openAdmin(p.cluster, req.Node)
+	if err != nil {
+		return out, err
+	}
+	defer func() { err = errors.Join(err, mysqlconn.Close(node)) }()
+	src, err := p.source(record.Node)
+	if err != nil {
+		return out, err
+	}
+	if err := mysqlreplica.SetReadOnly(ctx, node, true); err != nil {
+		return out, err
+	}
+	p.out.Node = record.Node
+	if has, err := p.isNode(ctx, node); err != nil {
+		return out, err
+	} else if has {
+		if err := p.rePoint(ctx, req.Node, node, master, src); err == nil {
+			say("it has nothing of its own: it follows %s", record.Node)
+			return out, nil
+		}
+		if err := mysqlreplica.Stop(ctx, node); err != nil {
+			return out, err
+		}
+		if out.Copies, out.Rejected, err = mysql.Carry(ctx, node, master); err != nil {
+			return out, err
+		}
+		say("%d copies and %d rejected cells carried over", out.Copies, out.Rejected)
+		if err := p.errant(ctx, node, master, req.Errant, &out); err != nil {
+			return out, err
+		}
+		if len(out.Errant) > 0 {
+			say("%d errant cells, %d put again, %d conflicts", len(out.Errant), out.Put, out.Conflicts)
+		}
+	}
+	say("rebuilding it from %s", record.Node)
+	out.Rebuilt = true
+	a := AdminAccount(p.cluster.Accounts)
+	conn := func(name string) (m mysqlconn.Config) {
+		for _, n := range p.cluster.Nodes {
+			if n.Name == name {
+				m = mysqlconn.Config{Addr: n.Addr, User: a.User, Password: a.Password.Reveal()}
+			}
+		}
+		return m
+	}
+	return out, mysqlreplica.Rebuild(ctx, mysqlreplica.RebuildConfig{From: conn(record.Node), To: conn(req.Node), Source: src,
+		Progress: func(pr mysqlreplica.Progress) { out.Rows = pr.Rows }})
+}
+
+// isNode says whether a server has a node's data; one that is empty, or whose
+// rebuild was cut off, has not.
+func (p *promotion) isNode(ctx context.Context, db *sql.DB) (bool, error) {
+	var name string
+	err := db.QueryRowContext(ctx, "SELECT name FROM cellog_meta.cluster WHERE id = 1").Scan(&name)
+	switch {
+	case mysqlconn.IsMissing(err), errors.Is(err, sql.ErrNoRows):
+		return false, nil
+	case err != nil:
+		return false, err
+	case name != p.req.Cluster:
+		return false, fmt.Errorf("the server says that it belongs to cluster %q (cellog_meta.cluster)", name)
+	}
+	return true, nil
+}
+
+// errant finds the cells that only the node has, and does with them what was
+// said.
+func (p *promotion) errant(ctx context.Context, node, master *sql.DB, what string, out *Rejoined) error {
+	heads, err := mysql.Heads(ctx, node)
+	if err != nil {
+		return err
+	}
+	all := map[mysql.ShardHead][]cellog.Cell{}
+	for _, h := range heads {
+		cells, err := mysql.Errant(ctx, node, master, h.Datastore, h.Shard, maxErrant)
+		if err != nil {
+			return fmt.Errorf("shard %s: %w", cellog.DatabaseName(h.Datastore, h.Shard), err)
+		}
+		for _, c := range cells {
+			out.Errant = append(out.Errant, ErrantCell{h.Datastore, h.Shard, c.AddedID, c.Epoch, c.Key.String()})
+		}
+		if len(cells) > 0 {
+			all[h] = cells
+		}
+	}
+	switch {
+	case len(all) == 0 || what == ErrantDrop:
+		return nil
+	case what != ErrantPut:
+		return fmt.Errorf("%w: %d of them: say whether to put them again (--errant put) or to let them go (--errant drop)", ErrErrant, len(out.Errant))
+	}
+	st, err := mysql.New(mysql.Config{Clusters: Clusters(p.cfg, workerAccount), Logger: p.env.log()})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = st.Stop(context.WithoutCancel(ctx)) }() // it has answered
+	if err := st.Start(ctx); err != nil {
+		return err
+	}
+	for h, cells := range all {
+		for len(cells) > 0 {
+			some := cells[:min(len(cells), 100)]
+			cells = cells[len(some):]
+			puts := make([]cellog.Put, len(some))
+			for i, c := range some {
+				puts[i] = cellog.Put{Key: c.Key, Body: c.Body, TraceParent: c.TraceParent}
+			}
+			stored, errs := st.Write(ctx, h.Datastore, h.Shard, puts)
+			for i := range puts {
+				if errs[i] != nil {
+					return fmt.Errorf("put cell %s again: %w", puts[i].Key, errs[i])
+				}
+				if stored[i].Outcome == cellog.Conflict {
+					out.Conflicts++
+				} else {
+					out.Put++
+				}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cellog/cellog"
+)
+
+// What a node has that is about to be rebuilt, and its master has not.
+
+// Errant returns the cells that a node has of a shard and its master has not, or
+// with another body, up to limit of them. They were never acknowledged under an
+// ack that asks for copies.
+func Errant(ctx context.Context, node, master *sql.DB, datastore string, shard cellog.ShardID, limit int) ([]cellog.Cell, error) {
+	same, err := commonPrefix(ctx, node, master, datastore, shard)
+	if err != nil {
+		return nil, err
+	}
+	var out []cellog.Cell
+	for after := same; len(out) < limit; {
+		page, err := ReadEntity(ctx, node, datastore, shard, after, 200)
+		if err != nil || len(page) == 0 {
+			return out, err
+		}
+		for _, c := range page {
+			after = c.AddedID
+			var standing []byte
+			err := master.QueryRowContext(ctx, "SELECT body FROM "+quote(datastore, shard)+".entity WHERE row_key = ? AND column_name = ? AND ref_key = ?", c.Row[:], c.Column, int64(c.Ref)).Scan(&standing)
+			if err != nil && !errors.Is(err, sql.ErrNoRows) {
+				return nil, err
+			}
+			if (err != nil || !sameBody(standing, c.Body)) && len(out) < limit {
+				out = append(out, c)
+			}
+		}
+	}
+	return out, nil
+}
+
+// commonPrefix returns up to which added_id two nodes have the same cells: each
+// number has one writer in its epoch, so once they differ they differ for good.
+func commonPrefix(ctx context.Context, a, b *sql.DB, datastore string, shard cellog.ShardID) (cellog.AddedID, error) {
+	at := func(db *sql.DB, id cellog.AddedID) (string, error) {
+		var s string
+		err := db.QueryRowContext(ctx, "SELECT CONCAT(epoch, ' ', HEX(row_key), ' ', column_name, ' ', ref_key) FROM "+quote(datastore, shard)+".entity WHERE added_id = ?", int64(id)).Scan(&s)
+		if errors.Is(err, sql.ErrNoRows) {
+			return "", nil
+		}
+		return s, err
+	}
+	var low, high cellog.AddedID // low is the same, high+1 is not or is not there
+	if err := a.QueryRowContext(ctx, "SELECT COALESCE(MAX(added_id), 0) FROM "+quote(datastore, shard)+".entity").Scan(&high); err != nil {
+		return 0, err
+	}
+	for low < high {
+		mid := low + (high-low+1)/2
+		x, err := at(a, mid)
+		if err != nil {
+			return 0, err
+		}
+		y, err := at(b, mid)
+		if err != nil {
+			return 0, err
+		}
+		if x != "" && x == y {
+			low = mid
+		} else {
+			high = mid - 1
+		}
+	}
+	return low, nil
+}
+
+const (
+	copyFields     = "cluster, term, datastore, shard, epoch, added_id, row_key, column_name, ref_key, body, created_at, traceparent, buffered_at"
+	rejectedFields = "datastore, shard, row_key, column_name, ref_key, body, reason, winner_epoch, winner_added_id, winner_body, rejected_at"
+)
+
+// Carry copies what a node holds of other clusters' cells, copies and rejected
+// ones, to its master, unless it is there already: the drainers go on with it
+// there. It returns how many went over.
+func Carry(ctx context.Context, node, master *sql.DB) (copies, rejected int, err error) {
+	if copies, err = carry(ctx, node, master, "buffered_cells", copyFields, "cluster, datastore, shard, epoch, added_id, row_key, column_name, ref_key"); err != nil {
+		return copies, 0, err
+	}
+	rejected, err = carry(ctx, node, master, "rejected_cells", rejectedFields, "datastore, row_key, column_name, ref_key, reason, rejected_at")
+	return copies, rejected, err
+}
+
+// carry takes over the rows of a table whose values in key the master has not.
+func carry(ctx context.Context, node, master *sql.DB, table, fields, key string) (n int, err error) {
+	names := strings.Split(fields, ", ")
+	var same, marks []string
+	for _, k := range strings.Split(key, ", ") {
+		same = append(same, k+" <=> ?")
+	}
+	for range names {
+		marks = append(marks, "?")
+	}
+	insert := "INSERT INTO cellog_buffer." + table + " (" + fields + ") SELECT " + strings.Join(marks, ", ") + " FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM cellog_buffer." + table + " WHERE " + strings.Join(same, " AND ") + ")"
+	for after := int64(0); ; {
+		rows, err := node.QueryContext(ctx, "SELECT id, "+fields+" FROM cellog_buffer."+table+" WHERE id > ? ORDER BY id LIMIT 100", after)
+		if err != nil {
+			return n, fmt.Errorf("%s: %w", table, err)
+		}
+		var page [][]any
+		err = each(rows, func() error {
+			vals, dest := make([]any, len(names)), make([]any, len(names)+1)
+			dest[0] = &after
+			for i := range vals {
+				dest[i+1] = &vals[i]
+			}
+			err := rows.Scan(dest...)
+			page = append(page, vals)
+			return err
+		})
+		if err != nil {
+			return n, fmt.Errorf("%s: %w", table, err)
+		}
+		if len(page) == 0 {
+			return n, nil
+		}
+		err = inTx(ctx, master, func(tx *sql.Tx) error {
+			for _, vals := range page {
+				args := append([]any(nil), vals...)
+				for _, k := range strings.Split(key, ", ") {
+					for i, name := range names {
+						if name == k {
+							args = append(args, vals[i])
+						}
+					}
+				}
+				res, err := tx.ExecContext(ctx, insert, args...)
+				if err != nil {
+					return err
+				}
+				did, err := res.RowsAffected()
+				if err != nil {
+					return err
+				}
+				n += int(did)
+			}
+			return nil
+		})
+		if err != nil {
+			return n, fmt.Errorf("%s: %w", table, err)
+		}
+	}
+}
