@@ -43,7 +43,7 @@ type sequencer struct {
 	unknown    map[string]time.Time  // when asked last
 	topics     map[topicKey]struct{} // known to be there
 	frozen     bool                  // a shard stopped: push no more positions
-	recheck    time.Time
+	recheck    time.Time             // when to look at entity once more; until then push no position
 
 	items []item
 	bytes int
@@ -110,7 +110,7 @@ func (s *sequencer) handle(ctx context.Context, t *Transaction) error {
 		}
 	}
 	position := t.Position
-	if s.frozen {
+	if s.frozen || !s.recheck.IsZero() {
 		position = ""
 	}
 	return s.flush(ctx, beats, position)

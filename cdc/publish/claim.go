@@ -276,23 +276,32 @@ func (c *Claim) Open(ctx context.Context, req OpenRequest) error {
 	open := c.record
 	open.State, open.Node, open.ServerUUID, open.Alone = position.Open, req.Node, req.ServerUUID, req.Alone
 	open.ClaimMark, open.UpdatedAt = "", time.Now().UTC()
-	shards := make(map[cdc.ShardKey]position.Shard, len(req.First))
-	for k, first := range req.First {
-		s := c.now.Shards[k]
-		if first <= s.Last {
-			return fmt.Errorf("open %s: shard %s: its new epoch cannot begin at added_id %d, for %d are published", req.Node, k, first, s.Last)
-		}
-		s.Owner, s.Epoch, s.First = c.p.cfg.Cluster, cellog.Epoch(c.record.Term), first
-		shards[k] = s
-	}
 	return c.commit(ctx, "publish/open-before-end", func() (cdc.Commit, bool, error) {
 		failpoint.Hit("publish/before-open")
 		// Nobody else opens the claim's term.
 		if now := c.now.Cluster; now != nil && now.State == position.Open && now.Term == open.Term && now.Node == open.Node && now.ServerUUID == open.ServerUUID {
 			return cdc.Commit{}, true, nil
 		}
-		return cdc.Commit{Cluster: open, Shards: shards}, false, c.stands(c.now)
+		if err := c.stands(c.now); err != nil {
+			return cdc.Commit{}, false, err
+		}
+		shards, err := c.opened(req)
+		return cdc.Commit{Cluster: open, Shards: shards}, false, err
 	})
+}
+
+// opened makes the shards' records.
+func (c *Claim) opened(req OpenRequest) (map[cdc.ShardKey]position.Shard, error) {
+	shards := make(map[cdc.ShardKey]position.Shard, len(req.First))
+	for k, first := range req.First {
+		s := c.now.Shards[k]
+		if first <= s.Last {
+			return nil, fmt.Errorf("open %s: shard %s: its new epoch cannot begin at added_id %d, for %d are published", req.Node, k, first, s.Last)
+		}
+		s.Owner, s.Epoch, s.First = c.p.cfg.Cluster, cellog.Epoch(c.record.Term), first
+		shards[k] = s
+	}
+	return shards, nil
 }
 
 // Close lets the producer go. A claim that was not opened stays in Kafka until
