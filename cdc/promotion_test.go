@@ -296,3 +296,31 @@ func TestNoPositionUntilTheSecondLook(t *testing.T) {
 		mustStop(t, tl)
 	})
 }
+
+// What nobody may do is met again by a restart, also soon after a start without
+// a position.
+func TestBadChangeBeforeTheSecondLookIsMetAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, s := newFakeKafka(), newFakeServer()
+		s.put(shard0, "BASE", 1)
+		for i := range 3 {
+			tl := newFakeTailer(t, k, s, nil)
+			if err := tl.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(100 * time.Millisecond)
+			if i == 0 {
+				s.put(shard0, "BASE", 1)
+				s.mu.Lock()
+				s.add(&Transaction{Changes: []Change{{Shard: shard0, Bad: errors.New("an update")}}})
+				s.mu.Unlock()
+				s.put(shard0, "BASE", 1)
+			}
+			time.Sleep(time.Second)
+			if err := tl.Status().Stopped[shard0]; !errors.Is(err, ErrShard) || k.published(t, shard0) != 2 {
+				t.Errorf("start %d: stopped: %v, %d published", i, err, k.published(t, shard0))
+			}
+			mustStop(t, tl)
+		}
+	})
+}

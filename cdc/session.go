@@ -384,6 +384,9 @@ func (t *Tailer) read(ctx context.Context, node Node, seq *sequencer, hint strin
 		return err
 	}
 	seq.recheck = time.Now().Add(2 * time.Second)
+	if !seq.frozen {
+		seq.held = now
+	}
 	return node.Source.Run(ctx, now, handle)
 }
 
