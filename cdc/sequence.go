@@ -43,8 +43,7 @@ type sequencer struct {
 	unknown    map[string]time.Time  // when asked last
 	topics     map[topicKey]struct{} // known to be there
 	frozen     bool                  // a shard stopped: push no more positions
-	recheck    time.Time             // when to look at entity once more; until then no position is pushed
-	held       string                // but this one if a shard stops meanwhile, so that a restart meets why
+	recheck    time.Time             // when to look at entity once more
 
 	items []item
 	bytes int
@@ -98,9 +97,6 @@ func (s *sequencer) handle(ctx context.Context, t *Transaction) error {
 		if err := s.fillAll(ctx); err != nil {
 			return err
 		}
-		if s.frozen {
-			s.held = "" // the next start looks at entity, too
-		}
 	}
 	for i := range t.Changes {
 		if err := s.change(ctx, &t.Changes[i]); err != nil {
@@ -114,14 +110,8 @@ func (s *sequencer) handle(ctx context.Context, t *Transaction) error {
 		}
 	}
 	position := t.Position
-	switch {
-	case s.frozen:
-		position, s.held = s.held, ""
-	case position == "":
-	case s.recheck.IsZero():
-		s.held = ""
-	default:
-		position, s.held = "", position
+	if s.frozen {
+		position = ""
 	}
 	return s.flush(ctx, beats, position)
 }

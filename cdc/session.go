@@ -385,7 +385,10 @@ func (t *Tailer) read(ctx context.Context, node Node, seq *sequencer, hint strin
 	}
 	seq.recheck = time.Now().Add(2 * time.Second)
 	if !seq.frozen {
-		seq.held = now
+		// So that a restart meets again what stops a shard from here on.
+		if err := seq.flush(ctx, nil, now); err != nil {
+			return err
+		}
 	}
 	return node.Source.Run(ctx, now, handle)
 }
