@@ -10,6 +10,10 @@ import (
 // definition. Give the new definition a new table name.
 var ErrDefinition = errors.New("the index exists with another definition; give the changed one a new name (its table), or put the old one back")
 
+// ErrMoved is returned by Tables when a shard has gone to another server or epoch
+// since Ensure: what was applied may not be there.
+var ErrMoved = errors.New("a shard is not where it was")
+
 // Error is a query that was refused or could not be answered. It carries what the HTTP API answers.
 type Error struct {
 	code   string

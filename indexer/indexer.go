@@ -87,30 +87,22 @@ func (x *Indexer) Run(ctx context.Context) error {
 // index feeds one index until ctx ends.
 func (x *Indexer) index(ctx context.Context, ix *Index, a *applier) error {
 	log := x.cfg.Logger.With("datastore", ix.datastore, "index", ix.name)
-	var building bool
-	for failures := 1; ; failures++ {
-		var err error
-		if building, err = x.cfg.Tables.Ensure(ctx, ix); err == nil {
-			break
-		}
-		if errors.Is(err, ErrDefinition) {
-			return err
-		}
-		log.Error("cannot make the index's tables yet", "err", err)
-		if !pause(ctx, failures) {
-			return nil
-		}
-	}
 	var topics []string
 	for _, c := range ix.columns {
 		topics = append(topics, cellog.TopicName(x.cfg.TopicPrefix, ix.datastore, c.Key))
 	}
 	var catch *catchUp
-	if building {
-		catch = &catchUp{}
-	}
 	for failures := 1; ; failures++ {
-		err := catch.begin(ctx, x.cfg.Kafka, topics)
+		building, err := x.cfg.Tables.Ensure(ctx, ix)
+		if errors.Is(err, ErrDefinition) {
+			return err
+		}
+		if building && catch == nil {
+			catch = &catchUp{}
+		}
+		if err == nil {
+			err = catch.begin(ctx, x.cfg.Kafka, topics)
+		}
 		if err == nil {
 			err = x.note(ctx, ix, catch, kafka.Partition{}, 0) // perhaps there is nothing
 		}
@@ -119,6 +111,11 @@ func (x *Indexer) index(ctx context.Context, ix *Index, a *applier) error {
 		}
 		if ctx.Err() != nil {
 			return nil
+		}
+		if errors.Is(err, ErrMoved) {
+			log.Warn("a promotion: the index goes back to what the new master has", "err", err)
+			failures = 0
+			continue
 		}
 		log.Error("the index's feed cannot begin", "err", err)
 		if !pause(ctx, failures) {
@@ -156,7 +153,37 @@ func (x *Indexer) feed(ctx context.Context, ix *Index, a *applier, topics []stri
 	x.mu.Lock()
 	x.feeds[ix] = f
 	x.mu.Unlock()
-	return f.Run(ctx)
+	run, moved := context.WithCancelCause(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { x.watch(run, ix, moved) })
+	err = f.Run(run)
+	if cause := context.Cause(run); errors.Is(cause, ErrMoved) {
+		err = cause
+	}
+	moved(nil)
+	watching.Wait()
+	return err
+}
+
+// settledEvery is how often an index looks whether its shards are where they
+// were.
+const settledEvery = 500 * time.Millisecond
+
+// watch ends a feed when a shard of the index has moved.
+func (x *Indexer) watch(ctx context.Context, ix *Index, moved context.CancelCauseFunc) {
+	t := time.NewTicker(settledEvery)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			if err := x.cfg.Tables.Settled(ctx, ix); errors.Is(err, ErrMoved) {
+				moved(err)
+				return
+			}
+		}
+	}
 }
 
 // handle applies one partition's batch, together with others.

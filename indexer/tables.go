@@ -15,6 +15,10 @@ type Tables interface {
 	// repeated. It returns whether the index is new, so that MarkReady is
 	// still to come.
 	Ensure(ctx context.Context, ix *Index) (building bool, err error)
+	// Settled returns nil while the shards are where they were at the index's
+	// Ensure, ErrMoved when not: then what was applied may be gone. Apply
+	// refuses with ErrMoved too until Ensure was called again.
+	Settled(ctx context.Context, ix *Index) error
 	// MarkReady records that the index has caught up for the first time.
 	MarkReady(ctx context.Context, ix *Index) error
 	// Apply brings a batch into the tables; after nil it is durable. After an

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -13,6 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cellog/cellog/internal/mysqlaccounts"
+	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/internal/mysqlreplica"
 	"github.com/cellog/cellog/internal/mysqlserver"
 )
 
@@ -27,7 +30,7 @@ type cluster struct {
 	state    *clusterState
 	accounts mysqlaccounts.Set
 
-	mu      sync.Mutex            // guards the fields below
+	mu      sync.Mutex            // guards the fields below, and state.Master
 	servers []*mysqlserver.Server // as state.Nodes; nil before the first start
 	down    map[string]error      // by node: why it is not up again yet
 }
@@ -41,21 +44,18 @@ func (c *cluster) start(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	if !c.state.Ready || !c.cfg.KeepReadOnly {
-		if err := c.open(ctx, c.master()); err != nil {
-			return fmt.Errorf("node %s: %w", c.state.Master, err)
-		}
-	}
-	if c.state.Ready && c.cfg.KeepReadOnly {
-		return nil // whoever follows, goes on by itself
+	// The master first: the others may have to wait for what it has.
+	master := c.masterIndex()
+	if err := c.settle(ctx, master); err != nil {
+		return fmt.Errorf("node %s: %w", c.state.Nodes[master].Name, err)
 	}
 	g, gctx = errgroup.WithContext(ctx)
 	for i, n := range c.state.Nodes {
-		if n.Name == c.state.Master {
+		if i == master {
 			continue
 		}
 		g.Go(func() error {
-			if err := c.follow(gctx, c.server(i), c.master()); err != nil {
+			if err := c.settle(gctx, i); err != nil {
 				return fmt.Errorf("node %s: %w", n.Name, err)
 			}
 			return nil
@@ -66,6 +66,57 @@ func (c *cluster) start(ctx context.Context) error {
 	}
 	c.state.Ready = true
 	return nil
+}
+
+// settle makes node i, which is up and read-only, what it is to be.
+func (c *cluster) settle(ctx context.Context, i int) error {
+	s, isMaster := c.server(i), i == c.masterIndex()
+	if c.state.Ready {
+		made, err := c.makeLostAccounts(ctx, s)
+		if err != nil {
+			return err
+		}
+		if made {
+			c.cfg.Logger.Warn("the node's data is gone: it stays empty, read-only and alone until it is rebuilt from another one", "node", c.state.Nodes[i].Name)
+			return nil
+		}
+		if c.cfg.LeaveReadOnly {
+			return nil
+		}
+	}
+	if isMaster {
+		return c.open(ctx, s)
+	}
+	return c.follow(ctx, s, c.master())
+}
+
+// makeLostAccounts makes the accounts on a server whose data directory was
+// removed: it came up from a template. They are in no binlog, since the other
+// servers have them.
+func (c *cluster) makeLostAccounts(ctx context.Context, s *mysqlserver.Server) (made bool, err error) {
+	db, err := mysqlconn.Open(mysqlconn.Config{Addr: s.Socket(), User: "root", KeepReadOnly: true, MaxOpen: 1, Session: map[string]string{"sql_log_bin": "0"}})
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, mysqlconn.Close(db)) }()
+	// The right that mysqlaccounts.Create gives last.
+	var whole bool
+	if err := db.QueryRowContext(ctx, "SELECT COUNT(*) > 0 FROM mysql.user WHERE User = ? AND Repl_slave_priv = 'Y'", c.accounts.Replica.User).Scan(&whole); err != nil {
+		return false, fmt.Errorf("look for the accounts: %w", err)
+	}
+	if whole {
+		return false, nil
+	}
+	// super_read_only, MySQL's, would refuse root too; read_only stays on.
+	if s.Flavour() == mysqlserver.MySQL {
+		if _, err := db.ExecContext(ctx, "SET GLOBAL super_read_only = OFF"); err != nil {
+			return false, fmt.Errorf("make the accounts: %w", err)
+		}
+	}
+	if err := mysqlaccounts.Create(ctx, db, c.accounts); err != nil {
+		return false, err
+	}
+	return true, mysqlreplica.SetReadOnly(ctx, db, true)
 }
 
 // serverConfig is how node i is started.
@@ -116,32 +167,13 @@ func (c *cluster) setServer(i int, s *mysqlserver.Server) {
 	c.servers[i] = s
 }
 
-func (c *cluster) master() *mysqlserver.Server {
-	name := c.masterName()
-	for i, n := range c.state.Nodes {
-		if n.Name == name {
-			return c.server(i)
-		}
-	}
-	return c.server(0)
-}
+func (c *cluster) master() *mysqlserver.Server { return c.server(c.masterIndex()) }
 
-func (c *cluster) masterName() string {
+// masterIndex is the place of the master among the nodes.
+func (c *cluster) masterIndex() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.state.Master
-}
-
-func (c *cluster) setMaster(node string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, n := range c.state.Nodes {
-		if n.Name == node {
-			c.state.Master = node
-			return nil
-		}
-	}
-	return fmt.Errorf("deploy/local: cluster %s has no node %q", c.state.Name, node)
+	return max(0, slices.IndexFunc(c.state.Nodes, func(n *nodeState) bool { return n.Name == c.state.Master }))
 }
 
 // open makes the master writable, and the first time also makes the accounts.
@@ -151,8 +183,8 @@ func (c *cluster) open(ctx context.Context, master *mysqlserver.Server) error {
 		return err
 	}
 	defer db.Close()
-	if _, err := db.ExecContext(ctx, "SET GLOBAL read_only = OFF"); err != nil {
-		return fmt.Errorf("make it writable: %w", err)
+	if err := mysqlreplica.SetReadOnly(ctx, db, false); err != nil {
+		return err
 	}
 	if c.state.Ready {
 		return nil
@@ -173,19 +205,13 @@ func (c *cluster) follow(ctx context.Context, minion, master *mysqlserver.Server
 			return err
 		}
 	}
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		if r, err = minion.Replication(ctx); err == nil && r.Receiving && r.Applying {
-			break
-		}
-		select {
-		case <-minion.Done():
-			return minion.Err()
-		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("does not replicate: %w; last state: %+v", ctx.Err(), r), err)
-		case <-tick.C:
-		}
+	db, err := minion.Open("")
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	if err := mysqlreplica.WaitReceivingAndApplying(ctx, db); err != nil {
+		return err
 	}
 	if c.state.Ready {
 		return nil
@@ -200,14 +226,14 @@ func (c *cluster) follow(ctx context.Context, minion, master *mysqlserver.Server
 
 func (c *cluster) describe() Cluster {
 	out := Cluster{Name: c.state.Name}
-	master := c.masterName()
+	master := c.masterIndex()
 	for i, n := range c.state.Nodes {
 		s := c.server(i)
 		node := Node{
 			Name: n.Name, Role: Minion, Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(n.Port)), Socket: s.Socket(), PID: s.PID(),
 			User: c.accounts.Admin.User, Password: c.accounts.Admin.Password,
 		}
-		if n.Name == master {
+		if i == master {
 			node.Role = Master
 			out.Nodes = append([]Node{node}, out.Nodes...)
 			continue
@@ -219,13 +245,12 @@ func (c *cluster) describe() Cluster {
 
 // stop stops the minions and then the master.
 func (c *cluster) stop(ctx context.Context) error {
-	errs := make([]error, len(c.servers))
-	master := c.masterName()
+	errs, master := make([]error, len(c.servers)), c.masterIndex()
 	for _, role := range []string{Minion, Master} {
 		var wg sync.WaitGroup
 		for i := range c.servers {
 			s := c.server(i)
-			if s == nil || (c.state.Nodes[i].Name == master) != (role == Master) {
+			if s == nil || (i == master) != (role == Master) {
 				continue
 			}
 			wg.Go(func() { errs[i] = s.Stop(ctx) })

@@ -42,10 +42,12 @@ type Config struct {
 	// topic lost its tail in a power cut is stopped by its tailer, and
 	// rebuilt from MySQL by `cellog tailer repair`.
 	KafkaSync bool
-	// KeepReadOnly leaves every server read-only, and following whom it
-	// followed, but for the first start of a directory: somebody else decides
-	// which node of a cluster is its master. Default false: the one that was.
-	KeepReadOnly bool
+	// LeaveReadOnly is for a caller that decides itself which node of each
+	// cluster is writable and whom the others follow: once a cluster has been up,
+	// its nodes start read-only, minions follow whom they followed, and the rest
+	// is the caller's. Default false: the master is made writable, and minions
+	// are made to follow it, at each start.
+	LeaveReadOnly bool
 	// ServerEnv, if set, gives a node's server more environment variables,
 	// NAME=value.
 	ServerEnv func(node string) []string

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -24,7 +25,7 @@ const (
 // Node is a running MySQL server.
 type Node struct {
 	Name string
-	Role string // Master or Minion
+	Role string // Master or Minion, as far as is known here, see SetMaster
 	Addr string // host:port
 	// Socket is the path of the unix socket, where root needs no password.
 	Socket string
@@ -48,7 +49,8 @@ type Local struct {
 	clusters []*cluster
 	broker   *devbroker.Broker // nil when Kafka is elsewhere
 
-	saving      sync.Mutex         // held while the topology is written
+	saving sync.Mutex // held by whoever changes and saves topology after Start
+
 	unsupervise context.CancelFunc // nil before all servers were up
 	supervisors sync.WaitGroup
 	stop        sync.Once
@@ -118,6 +120,26 @@ func (l *Local) start(ctx context.Context) error {
 	return nil
 }
 
+// SetMaster notes, also for the next Start, that a node is the master of its
+// cluster. It changes nothing on any server.
+func (l *Local) SetMaster(cluster, node string) error {
+	for _, c := range l.clusters {
+		if c.state.Name != cluster {
+			continue
+		}
+		if !slices.ContainsFunc(c.state.Nodes, func(n *nodeState) bool { return n.Name == node }) {
+			return fmt.Errorf("deploy/local: cluster %s has no node %s", cluster, node)
+		}
+		l.saving.Lock()
+		defer l.saving.Unlock()
+		c.mu.Lock()
+		c.state.Master = node
+		c.mu.Unlock()
+		return l.topology.save(l.cfg.DataDir)
+	}
+	return fmt.Errorf("deploy/local: there is no cluster %s", cluster)
+}
+
 // startBroker starts the broker on its port, or on another one if that is taken.
 func (l *Local) startBroker() error {
 	c := devbroker.Config{Dir: filepath.Join(l.cfg.DataDir, "kafka"), Port: l.topology.KafkaPort, NoSync: !l.cfg.KafkaSync, Logger: l.cfg.Logger}
@@ -142,21 +164,6 @@ func (l *Local) supervise() {
 			l.supervisors.Go(func() { c.supervise(ctx, i) })
 		}
 	}
-}
-
-// SetMaster takes down that a promotion has made a node its cluster's master.
-func (l *Local) SetMaster(cluster, node string) error {
-	for _, c := range l.clusters {
-		if c.state.Name == cluster {
-			if err := c.setMaster(node); err != nil {
-				return err
-			}
-			l.saving.Lock()
-			defer l.saving.Unlock()
-			return l.topology.save(l.cfg.DataDir)
-		}
-	}
-	return fmt.Errorf("deploy/local: there is no cluster %q", cluster)
 }
 
 // Ready returns nil, or which servers have ended and are not back yet, and why.

@@ -23,7 +23,8 @@ type topology struct {
 }
 
 type clusterState struct {
-	Name   string `json:"name"`
+	Name string `json:"name"`
+	// Master is the first node, until SetMaster names another one.
 	Master string `json:"master"`
 	// Ready is set when the accounts exist and the minions follow.
 	Ready bool         `json:"ready"`

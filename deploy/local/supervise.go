@@ -73,13 +73,7 @@ func (c *cluster) restartNode(ctx context.Context, i int) error {
 		c.setServer(i, s)
 	default: // it is up, but what follows failed
 	}
-	if c.cfg.KeepReadOnly {
-		return nil // as it was: what it is now, others decide
-	}
-	if c.state.Nodes[i].Name == c.state.Master {
-		return c.open(ctx, s)
-	}
-	return c.follow(ctx, s, c.master())
+	return c.settle(ctx, i)
 }
 
 func (c *cluster) setDown(node string, err error) {

@@ -3,6 +3,7 @@ package table
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -65,6 +66,9 @@ func (t *Tables) Apply(ctx context.Context, b indexer.Batch) error {
 	}
 	a := &applying{t: t, batch: b, shards: shards, routes: map[cellog.ShardID]route{}, homes: map[*sql.DB]*home{}}
 	if err := a.begin(ctx); err != nil {
+		return err
+	}
+	if err := a.unmoved(ctx); err != nil {
 		return err
 	}
 	one, err := a.oneServer(ctx)
@@ -132,6 +136,26 @@ func (a *applying) route(ctx context.Context, shard cellog.ShardID) (route, erro
 	r := route{db, epoch}
 	a.routes[shard] = r
 	return r, nil
+}
+
+// unmoved refuses a batch after a promotion, until its indexes have gone back to
+// what the new servers have: the batch may not follow that.
+func (a *applying) unmoved(ctx context.Context) error {
+	for _, p := range a.batch.Parts {
+		a.t.mu.Lock()
+		then, ok := a.t.settled[p.Index]
+		a.t.mu.Unlock()
+		for s, epoch := range then {
+			r, err := a.route(ctx, s)
+			if err != nil {
+				return err
+			}
+			if r.epoch != epoch && ok {
+				return fmt.Errorf("index %s, shard %d: %w", p.Index, s, indexer.ErrMoved)
+			}
+		}
+	}
+	return nil
 }
 
 // oneServer returns the server that has all shards, or nil.

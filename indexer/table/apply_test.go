@@ -328,7 +328,24 @@ func TestClosedShardTakesNothing(t *testing.T) {
 					t.Errorf("%s: written %s", set, got)
 				}
 			}
+			if err := tables.Settled(t.Context(), ix); err != nil {
+				t.Errorf("before the route has changed: %v", err)
+			}
 			w.epoch = 2
+			// What is on a promoted server is of an earlier time: the index must
+			// ask for its progress first, which begins with Ensure.
+			if err := apply(tables, ix, []cellog.Cell{c}); !errors.Is(err, indexer.ErrMoved) {
+				t.Errorf("%v, want ErrMoved", err)
+			}
+			if err := tables.Settled(t.Context(), ix); !errors.Is(err, indexer.ErrMoved) {
+				t.Errorf("%v, want ErrMoved", err)
+			}
+			if got := dump(t, w, ix); got != "" {
+				t.Errorf("written %s", got)
+			}
+			if _, err := tables.Ensure(t.Context(), ix); err != nil {
+				t.Fatal(err)
+			}
 			if err := apply(tables, ix, []cellog.Cell{c}); err != nil {
 				t.Error(err)
 			}

@@ -79,10 +79,11 @@ const (
 // indexer.ErrDefinition when a server knows the index with another definition,
 // and whether the index is still building on any server.
 func (t *Tables) Ensure(ctx context.Context, ix *indexer.Index) (building bool, err error) {
-	shards, servers, err := t.servers(ctx, ix.Datastore())
+	servers, of, err := t.places(ctx, ix.Datastore())
 	if err != nil {
 		return false, fmt.Errorf("index %s: %w", ix, err)
 	}
+	shards := len(of)
 	var unready atomic.Bool
 	g, ctx := errgroup.WithContext(ctx)
 	for db, here := range servers {
@@ -97,6 +98,9 @@ func (t *Tables) Ensure(ctx context.Context, ix *indexer.Index) (building bool, 
 	if err := g.Wait(); err != nil {
 		return false, fmt.Errorf("index %s: make tables: %w", ix, err)
 	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.settled[ix] = of
 	return unready.Load(), nil
 }
 

@@ -4,27 +4,53 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/indexer"
 )
 
 // servers asks where a datastore's shards are and sorts them by server.
 func (t *Tables) servers(ctx context.Context, datastore string) (shards int, by map[*sql.DB][]cellog.ShardID, err error) {
-	shards, err = t.cfg.Places.Shards(ctx, datastore)
+	by, of, err := t.places(ctx, datastore)
+	return len(of), by, err
+}
+
+// places is servers with the shards' epochs.
+func (t *Tables) places(ctx context.Context, datastore string) (map[*sql.DB][]cellog.ShardID, epochs, error) {
+	shards, err := t.cfg.Places.Shards(ctx, datastore)
 	if err != nil {
-		return 0, nil, err
+		return nil, nil, err
 	}
-	by = map[*sql.DB][]cellog.ShardID{}
+	by, of := map[*sql.DB][]cellog.ShardID{}, epochs{}
 	for s := range cellog.ShardID(shards) {
-		db, _, err := t.cfg.Places.ShardDB(ctx, datastore, s)
+		db, epoch, err := t.cfg.Places.ShardDB(ctx, datastore, s)
 		if err != nil {
-			return 0, nil, err
+			return nil, nil, err
 		}
 		by[db] = append(by[db], s)
+		of[s] = epoch
 	}
-	return shards, by, nil
+	return by, of, nil
+}
+
+// Settled returns nil while the shards are where they were at the index's
+// Ensure, indexer.ErrMoved when one has gone to another server or epoch: there
+// the tables are those of an earlier time.
+func (t *Tables) Settled(ctx context.Context, ix *indexer.Index) error {
+	_, now, err := t.places(ctx, ix.Datastore())
+	if err != nil {
+		return err
+	}
+	t.mu.Lock()
+	then, ok := t.settled[ix]
+	t.mu.Unlock()
+	if ok && !maps.Equal(then, now) {
+		return fmt.Errorf("index %s: %w", ix, indexer.ErrMoved)
+	}
+	return nil
 }
 
 // epochBlock bounds the shard_logs that one statement reads.

@@ -46,7 +46,11 @@ type Tables struct {
 	quiet   map[stream]int           // batches until all servers are told the progress
 	turns   map[string]chan struct{} // by datastore: held by the Apply under way
 	states  map[seenKey]seenState
+	settled map[*indexer.Index]epochs // since its Ensure
 }
+
+// epochs are those of a datastore's shards.
+type epochs map[cellog.ShardID]cellog.Epoch
 
 // stream is a topic's partition as an index reads it.
 type stream struct {
@@ -73,7 +77,7 @@ func New(cfg Config) (*Tables, error) {
 	if cfg.Parallel == 0 {
 		cfg.Parallel = 4
 	}
-	return &Tables{cfg: cfg, numbers: map[source]int64{}, quiet: map[stream]int{}, turns: map[string]chan struct{}{}, states: map[seenKey]seenState{}}, nil
+	return &Tables{cfg: cfg, numbers: map[source]int64{}, quiet: map[stream]int{}, turns: map[string]chan struct{}{}, states: map[seenKey]seenState{}, settled: map[*indexer.Index]epochs{}}, nil
 }
 
 // Entries and home tables with their database, quoted. The parts were checked

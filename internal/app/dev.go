@@ -87,7 +87,7 @@ func StartDev(ctx context.Context, cfg DevConfig) (*Dev, error) {
 
 func (d *Dev) start(ctx context.Context) (err error) {
 	log := d.cfg.Env.log()
-	d.cfg.Local.KeepReadOnly = true
+	d.cfg.Local.LeaveReadOnly = true
 	if d.local, err = local.Start(ctx, d.cfg.Local); err != nil {
 		return err
 	}

@@ -22,12 +22,18 @@ import (
 const (
 	// keepEvery is how often a cluster is looked at.
 	keepEvery = 500 * time.Millisecond
+	// finishPatience is how long a promotion is given to finish by itself once
+	// its open is in Kafka. Two that finish do no harm, but each tells less.
+	finishPatience = 10 * time.Second
 	// rejoinEvery is how often the other nodes are looked at.
 	rejoinEvery = 5 * time.Second
 	// claimPatience is how long a claim may stand before it is taken over: a
 	// promotion that lives may wait for a minion that applies what it received.
 	claimPatience = 20 * time.Second
 )
+
+// errFinishing is no reason to promote: another one is at it.
+var errFinishing = errors.New("its promotion is being finished")
 
 // Keeper sees to it that each storage cluster's master is the node that Kafka
 // says was opened: after a restart it makes that node writable, once it holds all
@@ -212,7 +218,7 @@ func (w *watcher) once(ctx context.Context) error {
 	if w.away.IsZero() {
 		w.away = began
 	}
-	if w.k.grace > 0 && time.Since(w.away) > w.k.grace {
+	if w.k.grace > 0 && time.Since(w.away) > w.k.grace && !errors.Is(err, errFinishing) {
 		return errors.Join(err, w.promote(ctx))
 	}
 	return err
@@ -345,6 +351,9 @@ func (w *watcher) complete(ctx context.Context, db *sql.DB) error {
 		}
 		w.k.log.Info("the master is writable again", "cluster", w.cluster.Name, "node", w.record.Node)
 		return mysqlreplica.SetReadOnly(ctx, db, false)
+	}
+	if time.Since(w.since) < finishPatience {
+		return errFinishing
 	}
 	others, err := opened(ctx, w.k.cfg, w.k.env)
 	if err != nil {

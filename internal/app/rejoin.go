@@ -9,6 +9,7 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/internal/mysqlaccounts"
 	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/internal/mysqlreplica"
 	"github.com/cellog/cellog/schemas/position"
@@ -152,8 +153,45 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 		}
 		return m
 	}
-	return out, mysqlreplica.Rebuild(ctx, mysqlreplica.RebuildConfig{From: conn(record.Node), To: conn(req.Node), Source: src,
-		Progress: func(pr mysqlreplica.Progress) { out.Rows = pr.Rows }})
+	if err := mysqlreplica.Rebuild(ctx, mysqlreplica.RebuildConfig{From: conn(record.Node), To: conn(req.Node), Source: src,
+		Progress: func(pr mysqlreplica.Progress) { out.Rows = pr.Rows }}); err != nil {
+		return out, err
+	}
+	return out, p.grant(ctx, conn(req.Node))
+}
+
+// grant gives the working accounts of a rebuilt node, which may have been empty,
+// their rights on its shards, without a trace in its log.
+func (p *promotion) grant(ctx context.Context, node mysqlconn.Config) (err error) {
+	a := p.cluster.Accounts
+	if a.Worker.User == AdminAccount(a).User {
+		return nil // a tool's configuration, which knows no others
+	}
+	node.MaxOpen, node.Session = 1, map[string]string{"sql_log_bin": "0"}
+	db, err := mysqlconn.Open(node)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, mysqlconn.Close(db)) }()
+	if err := allowAdmin(ctx, db); err != nil {
+		return err
+	}
+	heads, err := mysql.Heads(ctx, db)
+	if err != nil {
+		return err
+	}
+	shards := map[string][]cellog.ShardID{}
+	for _, h := range heads {
+		shards[h.Datastore] = append(shards[h.Datastore], h.Shard)
+	}
+	for ds, of := range shards {
+		if err := mysqlaccounts.GrantDatastore(ctx, db, mysqlaccounts.Set{
+			Worker: mysqlaccounts.Account{User: a.Worker.User}, Tailer: mysqlaccounts.Account{User: a.Tailer.User}, Indexer: mysqlaccounts.Account{User: a.Indexer.User},
+		}, ds, of); err != nil {
+			return fmt.Errorf("grants on datastore %s: %w", ds, err)
+		}
+	}
+	return mysqlreplica.SetReadOnly(ctx, db, true)
 }
 
 // isNode says whether a server has a node's data; one that is empty, or whose

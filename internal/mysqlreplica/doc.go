@@ -6,6 +6,7 @@
 //	err = mysqlreplica.WaitApplied(ctx, db) // all that it got counts now
 //	err = mysqlreplica.Follow(ctx, minion, mysqlreplica.Source{Addr: addr, User: u, Password: p})
 //	err = mysqlreplica.WaitReceivingAndApplying(ctx, minion)
+//	err = mysqlreplica.Rebuild(ctx, cfg) // a copy of one server, as its minion
 //
 // # Promises
 //
@@ -14,16 +15,19 @@
 //     not follow: WaitReceivingAndApplying, or a later WaitForGTIDs, says
 //     ErrStopped with the server's words.
 //  2. Every function may be called again, in whatever state the one before left
-//     the server.
+//     the server. A Rebuild that was interrupted leaves a server that is
+//     read-only, follows none and says that it belongs to no cluster.
 //  3. A wait ends when it is fulfilled, when it cannot be any more (ErrStopped)
 //     or with its context; never by a clock of its own.
 //  4. Passwords are in no error.
 //
 // Not promised: that read_only keeps an administrator from writing on MariaDB,
-// which has no super_read_only; and replication with several sources.
+// which has no super_read_only; replication with several sources; and that a
+// rebuilt server's accounts have their rights on shards that it did not have
+// before: Rebuild leaves mysql.* alone.
 //
 // # Failures
 //
 // The server is gone or refuses: an error with the statement. It does not name
-// the node, whose name only the caller knows.
+// the node, whose name only the caller knows; Rebuild's names both addresses.
 package mysqlreplica

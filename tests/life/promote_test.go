@@ -122,19 +122,26 @@ func (d *dev) checkAcknowledged(t *testing.T, cells []acked) {
 }
 
 // TestMasterLostForEver deletes a master's disk under load. The minion takes its
-// place by itself; no put fails meanwhile, and every one that was answered 201 or
-// 202 is there, once. Then it loses the other cluster's master too.
+// place by itself, and every put that was answered 201 or 202 is there, once. Then
+// the other cluster loses its master too, and then the first one again: its empty
+// node was rebuilt meanwhile.
 func TestMasterLostForEver(t *testing.T) {
 	seed := harness.Seed(t)
 	d := newDev(t, "--auto-promote", "1s")
 	d.start(t)
 	j := &journal{grown: make(chan struct{}, 1)}
-	for i, name := range []string{"c1a", "c2a"} {
+	for i, name := range []string{"c1a", "c2a", "c1b"} {
+		harness.WaitFor(t, time.Minute, func() error { // there is somebody to take over
+			if out, stderr, code := harness.Try(t, "cluster", "list", name[:2], "--config", d.config(t)); code != 0 || strings.Count(out, "minion") != 1 {
+				return errors.New(out + stderr)
+			}
+			return nil
+		})
 		stop := load(t, d.HTTP, j, seed+uint64(i))
 		j.waitForGrowth(t, 500)
 		d.loseDisk(t, name)
 		began := time.Now()
-		if got := d.promoted(t, name[:2], 2); got == name {
+		if got := d.promoted(t, name[:2], 2+i/2); got == name {
 			t.Errorf("%s is the master still", got)
 		}
 		t.Logf("%s replaced after %v", name, time.Since(began).Round(100*time.Millisecond))
