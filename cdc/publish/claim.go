@@ -65,6 +65,12 @@ func (p *Publisher) Claim(ctx context.Context, req ClaimRequest) (*Claim, error)
 		return nil, errors.New("publish: claim: mark is empty")
 	}
 	c := &Claim{p: p}
+	written := false
+	defer func() {
+		if !written {
+			c.Close(ctx)
+		}
+	}()
 	err := c.commit(ctx, "publish/claim-before-end", func() (cdc.Commit, bool, error) {
 		failpoint.Hit("publish/claim-initialised")
 		if c.record.Term != 0 && c.stands(c.now) == nil {
@@ -74,10 +80,10 @@ func (p *Publisher) Claim(ctx context.Context, req ClaimRequest) (*Claim, error)
 		return cdc.Commit{Cluster: c.record}, false, err
 	})
 	if err != nil {
-		c.Close(ctx)
 		return nil, err
 	}
 	failpoint.Hit("publish/claim-written")
+	written = true
 	return c, nil
 }
 

@@ -160,7 +160,8 @@ func (p *Publisher) ensure(ctx context.Context) error {
 	return convert(err)
 }
 
-// producer opens the cluster's producer, which fences all older ones.
+// producer opens the cluster's producer, which fences all older ones, and ends
+// what they left open.
 func (p *Publisher) producer(ctx context.Context) (*kafka.Producer, error) {
 	id := TransactionalID(p.cfg.Prefix, p.cfg.Cluster)
 	if failpoint.Hit("publish/idempotent-only") {
@@ -171,7 +172,19 @@ func (p *Publisher) producer(ctx context.Context) (*kafka.Producer, error) {
 		TransactionTimeout: p.cfg.TransactionTimeout,
 		MaxRecordBytes:     body.MaxBytes + 1<<20,
 	})
-	return prod, convert(err)
+	if err != nil {
+		return nil, convert(err)
+	}
+	left, err := p.adm.EndLeft(ctx, prod, p.cfg.Prefix, kafka.Partition{Topic: p.positionsTopic()})
+	if err != nil {
+		prod.Close()
+		return nil, convert(err)
+	}
+	for _, l := range left {
+		p.cfg.Logger.Warn("the broker had left a transaction open that was over; it is ended now",
+			"cluster", p.cfg.Cluster, "topic", l.At.Topic, "partition", l.At.Partition, "offset", l.Start, "epoch", l.Epoch, "committed", l.Committed)
+	}
+	return prod, nil
 }
 
 // Open fences every older session and returns a new one, with the positions

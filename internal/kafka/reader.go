@@ -17,12 +17,16 @@ type Fetched struct {
 	Topic     string
 	Partition int32
 	Offset    int64
+
+	producerID    int64
+	producerEpoch int16
 }
 
 func fetched(r *kgo.Record) Fetched {
 	f := Fetched{
 		Record: record.Record{Key: r.Key, Value: r.Value, Time: r.Timestamp},
 		Topic:  r.Topic, Partition: r.Partition, Offset: r.Offset,
+		producerID: r.ProducerID, producerEpoch: r.ProducerEpoch,
 	}
 	if len(r.Headers) > 0 {
 		f.Headers = make([]record.Header, len(r.Headers))

@@ -1,0 +1,274 @@
+package app
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/cdc"
+	"github.com/cellog/cellog/cdc/publish"
+	"github.com/cellog/cellog/internal/mysqlreplica"
+	"github.com/cellog/cellog/schemas/body"
+	"github.com/cellog/cellog/schemas/position"
+	"github.com/cellog/cellog/storage/mysql"
+)
+
+// owned says whether the cluster owns a shard, so far as Kafka says.
+func (p *promotion) owned(k cdc.ShardKey) bool {
+	s, ok := p.claim.Positions()[k]
+	return !ok || s.Owner == p.req.Cluster
+}
+
+// choose finds the candidate: the most advanced node of the epoch that was
+// opened last. It returns the candidate's shards.
+func (p *promotion) choose(ctx context.Context) ([]mysql.ShardHead, error) {
+	type candidate struct {
+		heads  []mysql.ShardHead
+		sum    int64 // of its last added_ids
+		epochs int64 // the sum of its epochs: higher where a promotion was left before it opened
+		err    error
+	}
+	found := map[string]*candidate{}
+	var g errgroup.Group
+	old := p.claim.Previous()
+	for name, db := range p.nodes {
+		c := &candidate{}
+		found[name] = c
+		g.Go(func() error {
+			ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+			defer cancel()
+			if name != old.Node {
+				// It applies what it has: what is received and not applied
+				// would be thrown away.
+				c.err = mysqlreplica.StopReceiving(ctx, db)
+				if c.err == nil {
+					c.err = mysqlreplica.StartApplying(ctx, db)
+				}
+				if c.err == nil {
+					c.err = mysqlreplica.WaitApplied(ctx, db)
+				}
+			}
+			if c.err == nil {
+				c.heads, c.err = mysql.Heads(ctx, db)
+			}
+			if c.err == nil {
+				c.err = p.ofOpenedEpoch(c.heads)
+			}
+			for _, h := range c.heads {
+				c.sum += int64(h.Last)
+				c.epochs += int64(h.Epoch)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // no function returns an error
+	best := ""
+	for _, n := range p.cluster.Nodes { // in a fixed order
+		c := found[n.Name]
+		if c == nil {
+			continue
+		}
+		if c.err != nil {
+			p.out.Left[n.Name] = c.err.Error()
+			continue
+		}
+		better := func(b *candidate) bool {
+			switch {
+			case c.sum != b.sum:
+				return c.sum > b.sum
+			case c.epochs != b.epochs: // the others can follow it, and it not them
+				return c.epochs > b.epochs
+			case best == p.req.Node:
+				return false
+			}
+			return n.Name == p.req.Node || n.Name == old.Node
+		}
+		if best == "" || better(found[best]) {
+			best = n.Name
+		}
+	}
+	if best == "" {
+		return nil, fmt.Errorf("cluster %s: no node can become its master: %v", p.req.Cluster, p.out.Left)
+	}
+	if p.req.Node == "" || p.req.Node == best {
+		p.out.Node = best
+		p.say("%s is the candidate", best)
+		return found[best].heads, nil
+	}
+	if err := found[p.req.Node].err; err != nil {
+		return nil, fmt.Errorf("node %s cannot become the master: %w", p.req.Node, err)
+	}
+	p.out.Node = p.req.Node
+	p.say("%s is to become the master and lacks what %s has: it follows", p.req.Node, best)
+	return p.catchUp(ctx, p.nodes[p.req.Node], p.nodes[best], best)
+}
+
+// catchUp lets a node follow a more advanced one until it has the same.
+func (p *promotion) catchUp(ctx context.Context, db, best *sql.DB, name string) ([]mysql.ShardHead, error) {
+	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
+	defer cancel()
+	src, err := p.source(name)
+	if err != nil {
+		return nil, err
+	}
+	gtids, err := mysqlreplica.GTIDs(ctx, best)
+	if err != nil {
+		return nil, err
+	}
+	if err := mysqlreplica.Follow(ctx, db, src); err != nil {
+		return nil, err
+	}
+	if err := mysqlreplica.WaitForGTIDs(ctx, db, gtids); err != nil {
+		return nil, err
+	}
+	if err := mysqlreplica.Stop(ctx, db); err != nil {
+		return nil, err
+	}
+	return mysql.Heads(ctx, db)
+}
+
+// source is how another node follows one of the cluster.
+func (p *promotion) source(node string) (mysqlreplica.Source, error) {
+	a := p.cluster.Accounts.Replica
+	if a.User == "" {
+		return mysqlreplica.Source{}, fmt.Errorf("cluster %s has no accounts.replica in the configuration: re-point the node to %s yourself", p.req.Cluster, node)
+	}
+	for _, n := range p.cluster.Nodes {
+		if n.Name == node {
+			return mysqlreplica.Source{Addr: n.Addr, User: a.User, Password: a.Password.Reveal()}, nil
+		}
+	}
+	return mysqlreplica.Source{}, fmt.Errorf("cluster %s has no node %s", p.req.Cluster, node)
+}
+
+// ofOpenedEpoch refuses a node that may have followed a dead branch: one with a
+// shard of an older epoch than Kafka names. A newer one is a promotion's that was
+// left before it opened.
+func (p *promotion) ofOpenedEpoch(heads []mysql.ShardHead) error {
+	have := map[cdc.ShardKey]mysql.ShardHead{}
+	for _, h := range heads {
+		have[cdc.ShardKey{Datastore: h.Datastore, Shard: h.Shard}] = h
+	}
+	for k, s := range p.claim.Positions() {
+		if s.Owner != p.req.Cluster {
+			continue
+		}
+		h, ok := have[k]
+		switch {
+		case !ok:
+			return fmt.Errorf("it does not have shard %s", k)
+		case h.Epoch < s.Epoch:
+			return fmt.Errorf("its shard %s is of epoch %d, opened was epoch %d: rejoin it (`cellog cluster rejoin`)", k, h.Epoch, s.Epoch)
+		}
+	}
+	return nil
+}
+
+// gate makes sure that the candidate holds all that is final, the same cells;
+// what no node has comes back from Kafka. It returns the shards as they then are,
+// those that the cluster owns.
+func (p *promotion) gate(ctx context.Context, db *sql.DB, heads []mysql.ShardHead) ([]mysql.ShardHead, error) {
+	all, err := mysql.DatastoresOf(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	datastores := map[string]*cdc.Datastore{}
+	for _, d := range all {
+		datastores[d.Name] = &cdc.Datastore{Name: d.Name, Shards: d.Shards, Partitions: d.Partitions, Merged: p.cfg.Datastore(d.Name).MergedTopic}
+	}
+	var mine []mysql.ShardHead
+	for _, h := range heads {
+		k := cdc.ShardKey{Datastore: h.Datastore, Shard: h.Shard}
+		ds := datastores[h.Datastore]
+		if !p.owned(k) || ds == nil {
+			continue
+		}
+		if s := p.claim.Positions()[k]; h.Last < s.Last {
+			p.say("no node has the cells %d to %d of shard %s: they come back from Kafka", h.Last+1, s.Last, k)
+			if err := allowAdmin(ctx, db); err != nil {
+				return nil, err
+			}
+			n, err := p.restore(ctx, db, ds, h)
+			p.out.Restored += n
+			if err != nil {
+				return nil, err
+			}
+			h.Last = s.Last
+		}
+		mine = append(mine, h)
+	}
+	return mine, compareLast(ctx, p.pub, entities{db}, p.claim.Positions(), datastores, p.req.Cluster)
+}
+
+// restore puts what Kafka has of a shard and the candidate lacks back.
+func (p *promotion) restore(ctx context.Context, db *sql.DB, ds *cdc.Datastore, h mysql.ShardHead) (n int, err error) {
+	since, err := mysql.LastCreated(ctx, db, h.Datastore, h.Shard)
+	if err != nil {
+		return 0, err
+	}
+	const page = 200
+	var cells []cellog.Cell
+	put := func() error {
+		if len(cells) == 0 {
+			return nil
+		}
+		err := mysql.RestoreCells(ctx, db, h.Datastore, h.Shard, cells)
+		if err == nil {
+			n += len(cells)
+			cells = cells[:0]
+		}
+		return err
+	}
+	err = p.claim.Cells(ctx, ds, h.Shard, h.Last, since, func(c *cellog.Cell) error {
+		stored, err := body.Encode(nil, c.Body, body.Limits{Bytes: body.MaxBytes, Depth: 10000})
+		if err != nil {
+			return fmt.Errorf("cell %s: %w", c.ID(), err)
+		}
+		c.Body = stored
+		cells = append(cells, *c)
+		if len(cells) == page {
+			return put()
+		}
+		return nil
+	})
+	return n, errors.Join(err, put())
+}
+
+// compareLast compares the last published cell of every shard that a cluster
+// owns with what a node has there. Ids are dense and cells immutable, so a node
+// of the opened epoch that has the last one has them all.
+func compareLast(ctx context.Context, pub *publish.Publisher, node entities, positions map[cdc.ShardKey]position.Shard, datastores map[string]*cdc.Datastore, cluster string) error {
+	want := map[cdc.ShardKey]cdc.VerifyShard{}
+	for k, s := range positions {
+		if ds := datastores[k.Datastore]; ds != nil && s.Owner == cluster && s.Last > 0 {
+			want[k] = cdc.VerifyShard{Datastore: ds, Position: s}
+		}
+	}
+	found, err := pub.LastCells(ctx, want)
+	if err != nil {
+		return err
+	}
+	for k, v := range found {
+		if v.Err != nil {
+			return fmt.Errorf("shard %s: %w", k, v.Err)
+		}
+		if v.Last.AddedID == 0 {
+			continue // expired in Kafka: nothing to compare
+		}
+		cells, err := node.ReadEntity(ctx, k.Datastore, k.Shard, v.Last.AddedID-1, 1)
+		if err != nil {
+			return fmt.Errorf("shard %s: %w", k, err)
+		}
+		if len(cells) == 0 || cells[0].AddedID != v.Last.AddedID {
+			return fmt.Errorf("shard %s: the node does not have added_id %d, which is final", k, v.Last.AddedID)
+		}
+		if c := cells[0]; c.Epoch != v.Last.Epoch || c.Key != v.Last.Key {
+			return fmt.Errorf("shard %s: the node has another cell at added_id %d than Kafka: (epoch %d, %s), not (epoch %d, %s)", k, c.AddedID, c.Epoch, c.Key, v.Last.Epoch, v.Last.Key)
+		}
+	}
+	return nil
+}

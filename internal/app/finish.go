@@ -1,0 +1,141 @@
+package app
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/cdc"
+	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/internal/failpoint"
+	"github.com/cellog/cellog/internal/mysqlreplica"
+	"github.com/cellog/cellog/storage/mysql"
+)
+
+// follow points the other nodes that can follow the candidate at it.
+func (p *promotion) follow(ctx context.Context, candidate *sql.DB) {
+	src, err := p.source(p.out.Node)
+	for name, db := range p.nodes {
+		if name == p.out.Node || p.out.Left[name] != "" {
+			continue
+		}
+		if err == nil {
+			err := p.rePoint(ctx, name, db, candidate, src)
+			if err == nil {
+				p.out.Following = append(p.out.Following, name)
+				continue
+			}
+			p.out.Left[name] = err.Error()
+			continue
+		}
+		p.out.Left[name] = err.Error()
+	}
+	for name, err := range p.away {
+		p.out.Left[name] = "it does not answer: " + err.Error()
+	}
+	slices.Sort(p.out.Following)
+}
+
+func (p *promotion) rePoint(ctx context.Context, name string, db, candidate *sql.DB, src mysqlreplica.Source) error {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	// What it has and the candidate has not would make it differ for ever.
+	gtids, err := mysqlreplica.GTIDs(ctx, db)
+	if err != nil {
+		return err
+	}
+	if has, err := mysqlreplica.Has(ctx, candidate, gtids); err != nil || !has {
+		return errors.Join(err, fmt.Errorf("it has transactions that %s has not: rejoin it (`cellog cluster rejoin %s %s`)", p.out.Node, p.req.Cluster, name))
+	}
+	if err := mysqlreplica.SetReadOnly(ctx, db, true); err != nil {
+		return err
+	}
+	if err := mysqlreplica.Follow(ctx, db, src); err != nil {
+		return err
+	}
+	return mysqlreplica.WaitReceivingAndApplying(ctx, db)
+}
+
+// openAfter is how long after its claim a promotion opens the shards: by then
+// no read that began before it is still on its way. Only a test changes it.
+var openAfter = 3 * time.Second
+
+// finish is what is left once a term is open in Kafka. Whoever finds it undone
+// does it; doing it twice, or by two at a time, does no harm.
+type finish struct {
+	cfg     *config.Config
+	env     Env
+	cluster string
+	node    string
+	term    cellog.Term
+	db      *sql.DB   // of the node
+	holders []*sql.DB // the other clusters' masters
+	since   time.Time // when the claim was made, or later
+
+	drained, lost int
+}
+
+func (f *finish) run(ctx context.Context) error {
+	if err := LoadTerms(ctx, f.cfg, f.env, f.cluster); err != nil {
+		return err
+	}
+	failpoint.Hit("promote/terms-loaded")
+	if err := allowAdmin(ctx, f.db); err != nil {
+		return err
+	}
+	if err := f.drain(ctx); err != nil {
+		return err
+	}
+	failpoint.Hit("promote/drained")
+	t := time.NewTimer(openAfter - time.Since(f.since))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+	}
+	heads, err := mysql.Heads(ctx, f.db)
+	if err != nil {
+		return err
+	}
+	if err := mysql.OpenShards(ctx, f.db, heads, f.term); err != nil {
+		return err
+	}
+	failpoint.Hit("promote/shards-open")
+	return mysqlreplica.SetReadOnly(ctx, f.db, false)
+}
+
+// drain brings the numbered copies that the other masters have into the closed
+// shards, before anybody can write there: they were answered 201.
+func (f *finish) drain(ctx context.Context) error {
+	shards := map[cdc.ShardKey]bool{}
+	for _, h := range f.holders {
+		found, err := mysql.CopyShards(ctx, h, f.cluster)
+		if err != nil {
+			return err
+		}
+		for _, s := range found {
+			shards[cdc.ShardKey{Datastore: s.Datastore, Shard: s.Shard}] = true
+		}
+	}
+	for k := range shards {
+		refs, err := mysql.CopyRefs(ctx, f.holders, f.cluster, k.Datastore, k.Shard)
+		if err != nil {
+			return err
+		}
+		added, lost, err := mysql.AddCopies(ctx, f.db, k.Datastore, k.Shard, f.term, refs)
+		f.drained, f.lost = f.drained+added, f.lost+lost
+		if errors.Is(err, mysql.ErrDeposed) {
+			continue // it is open already: they are in
+		}
+		if err != nil {
+			return err
+		}
+		failpoint.Hit("promote/shard-drained")
+	}
+	return nil
+}
