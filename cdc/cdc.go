@@ -74,8 +74,9 @@ type Source interface {
 	Now(ctx context.Context) (string, error)
 	// Run yields the transactions after a position, in order, until ctx ends
 	// or an error; it does not retry. handle is called from one goroutine; it
-	// owns the transaction, and its error ends Run and is returned.
-	// ErrPositionLost: the server cannot continue there.
+	// owns the transaction, and its error ends Run and is returned. An empty
+	// position is before the server's first transaction. ErrPositionLost: the
+	// server cannot continue there.
 	Run(ctx context.Context, from string, handle func(*Transaction) error) error
 }
 
@@ -105,7 +106,9 @@ type Head struct {
 
 // Node is a server that can be tailed.
 type Node struct {
-	Name     string
+	// Name is the one by which a promotion opens it.
+	Name string
+	// Master says that it takes writes.
 	Master   bool
 	Source   Source
 	Entities EntityReader

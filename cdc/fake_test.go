@@ -26,12 +26,14 @@ type fakeServer struct {
 	binlog []*Transaction // Position is the index after it
 	purged int            // transactions that are gone
 	rows   map[ShardKey][]cellog.Cell
+	epoch  cellog.Epoch // of the shards and of what is put next
 	more   chan struct{}
 	fail   func() error // asked before each transaction
+	hide   func() bool  // asked by Heads: the rows cannot be read yet
 }
 
 func newFakeServer() *fakeServer {
-	return &fakeServer{rows: make(map[ShardKey][]cellog.Cell), more: make(chan struct{})}
+	return &fakeServer{epoch: 1, rows: make(map[ShardKey][]cellog.Cell), more: make(chan struct{})}
 }
 
 var fakeBody = func() []byte {
@@ -50,9 +52,9 @@ func (s *fakeServer) put(k ShardKey, column string, n int) {
 	c.Shard = k
 	for range n {
 		cell := cellog.Cell{Key: cellog.Key{Row: uuid.New(), Column: column, Ref: 1}, Datastore: k.Datastore, Shard: k.Shard,
-			AddedID: cellog.AddedID(len(s.rows[k]) + 1), Epoch: 1, Body: fakeBody, CreatedAt: time.Unix(1, 0)}
+			AddedID: cellog.AddedID(len(s.rows[k]) + 1), Epoch: s.epoch, Body: fakeBody, CreatedAt: time.Unix(1, 0)}
 		s.rows[k] = append(s.rows[k], cell)
-		c.Rows = append(c.Rows, Row{AddedID: cell.AddedID, Epoch: 1, RowKey: cell.Row, Column: column, Ref: 1, Body: fakeBody, CreatedAt: cell.CreatedAt})
+		c.Rows = append(c.Rows, Row{AddedID: cell.AddedID, Epoch: s.epoch, RowKey: cell.Row, Column: column, Ref: 1, Body: fakeBody, CreatedAt: cell.CreatedAt})
 	}
 	s.add(&Transaction{Changes: []Change{c}})
 }
@@ -118,8 +120,12 @@ func (s *fakeServer) Run(ctx context.Context, from string, handle func(*Transact
 func (s *fakeServer) Heads(_ context.Context, f func(Head) error) error {
 	s.mu.Lock()
 	heads := make(map[ShardKey]Head)
+	hidden := s.hide != nil && s.hide()
 	for k, rows := range s.rows {
-		heads[k] = Head{Shard: k, Epoch: 1, Term: 1, Last: cellog.AddedID(len(rows))}
+		heads[k] = Head{Shard: k, Epoch: s.epoch, Term: 1}
+		if !hidden {
+			heads[k] = Head{Shard: k, Epoch: s.epoch, Term: 1, Last: cellog.AddedID(len(rows))}
+		}
 	}
 	s.mu.Unlock()
 	for _, h := range heads {
@@ -145,6 +151,18 @@ func (s *fakeServer) Datastore(_ context.Context, name string) (int, int, bool, 
 	return 4, 4, name != "nobody", nil
 }
 
+// replica returns a server that has the first n rows of each shard, in a binlog
+// of its own, which does not show them.
+func (s *fakeServer) replica(n int) *fakeServer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := newFakeServer()
+	for k, rows := range s.rows {
+		r.rows[k] = append([]cellog.Cell(nil), rows[:min(n, len(rows))]...)
+	}
+	return r
+}
+
 // fakeKafka is a broker with one cluster's positions.
 type fakeKafka struct {
 	mu      sync.Mutex
@@ -157,6 +175,7 @@ type fakeKafka struct {
 	beat    chan struct{}
 	mark    string // of the last beat
 	opened  int
+	looks   int // at the positions
 
 	fail   func(op string) error // asked before each call
 	refuse func(*cellog.Cell) bool
@@ -177,6 +196,32 @@ func (k *fakeKafka) now() position.Cluster {
 	return *k.cluster
 }
 
+// claim does what a promotion does: it fences, and claims a term.
+func (k *fakeKafka) claim(term cellog.Term) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.epoch++
+	k.cluster = &position.Cluster{Term: term, State: position.Claimed, Node: k.cluster.Node, ClaimMark: "m"}
+}
+
+// open ends a claim.
+func (k *fakeKafka) open(node string, alone bool, first map[ShardKey]cellog.AddedID) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.cluster = &position.Cluster{Term: k.cluster.Term, State: position.Open, Node: node, Alone: alone}
+	for key, id := range first {
+		s := k.shards[key]
+		s.Owner, s.Epoch, s.First = "c1", cellog.Epoch(k.cluster.Term), id
+		k.shards[key] = s
+	}
+}
+
+func (k *fakeKafka) at(key ShardKey) position.Shard {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.shards[key]
+}
+
 func (k *fakeKafka) opens() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -192,6 +237,7 @@ func (k *fakeKafka) sizes() []int {
 func (k *fakeKafka) Positions(context.Context) (Positions, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.looks++
 	pos := Positions{Shards: make(map[ShardKey]position.Shard)}
 	for key, s := range k.shards {
 		s.Columns = maps.Clone(s.Columns)

@@ -43,7 +43,7 @@ type sequencer struct {
 	unknown    map[string]time.Time  // when asked last
 	topics     map[topicKey]struct{} // known to be there
 	frozen     bool                  // a shard stopped: push no more positions
-	recheck    time.Time
+	recheck    time.Time             // when to look at entity once more
 
 	items []item
 	bytes int

@@ -73,13 +73,13 @@ func opened(c *position.Cluster) error {
 	case c == nil:
 		return fmt.Errorf("%w: its positions topic has no `open`: make a datastore first (`cellog datastore create`)", ErrNotOpened)
 	case c.State != position.Open:
-		return fmt.Errorf("%w: term %d is %s", ErrNotOpened, c.Term, c.State)
+		return fmt.Errorf("%w: it is %s in term %d: a promotion opens a node, or another one takes the claim over (`cellog cluster promote`)", ErrNotOpened, c.State, c.Term)
 	}
 	return nil
 }
 
 // standBy returns when the cluster is open and no other tailer's heartbeats
-// flow.
+// flow. While a claim stands it only reads: a producer would fence the promoter.
 //
 // Several tailers may look at the same instants: what each does is therefore
 // spread by chance, and a mark is judged dead only if no other has taken its
@@ -92,7 +92,12 @@ func (t *Tailer) standBy(ctx context.Context) error {
 			return err
 		}
 		if err := opened(pos.Cluster); err != nil {
-			return err
+			t.metrics.standingBy.Set(0)
+			t.set(func(s *Status) { s.State, s.Err = "waiting", err })
+			if err := sleep(ctx, t.cfg.BeatEvery); err != nil {
+				return err
+			}
+			continue
 		}
 		mark := pos.Cluster.TailerMark
 		if mark == "" || mark == t.cfg.Mark || mark == silent {
@@ -159,7 +164,7 @@ func (t *Tailer) run(ctx context.Context, sess Session, pos Positions) error {
 
 // choose returns the first node that can be a source, and its sequencer.
 func (t *Tailer) choose(ctx context.Context, sess Session, pos Positions, refused map[ShardKey]Stop) (Node, *sequencer, error) {
-	nodes, err := t.nodes(ctx, pos.Cluster.Alone)
+	nodes, err := t.nodes(ctx, pos.Cluster)
 	if err != nil {
 		return Node{}, nil, err
 	}
@@ -185,19 +190,20 @@ func (t *Tailer) choose(ctx context.Context, sess Session, pos Positions, refuse
 
 // nodes leaves the master out while there are minions, since a semi-sync
 // master shows its tailer rows that no other machine has. One that was opened
-// alone has none: a node that does not answer is one of before.
-func (t *Tailer) nodes(ctx context.Context, alone bool) ([]Node, error) {
+// alone has none that are sure to follow. The node that was opened is the master,
+// also while it takes no writes yet.
+func (t *Tailer) nodes(ctx context.Context, c *position.Cluster) ([]Node, error) {
 	all, err := t.cfg.Nodes(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoNode, err)
 	}
 	var minions []Node
 	for _, n := range all {
-		if !n.Master {
+		if !n.Master && n.Name != c.Node {
 			minions = append(minions, n)
 		}
 	}
-	if len(minions) == 0 || t.cfg.TailMaster || alone {
+	if len(minions) == 0 || t.cfg.TailMaster || c.Alone {
 		return all, nil
 	}
 	return minions, nil
@@ -222,6 +228,9 @@ func (t *Tailer) check(ctx context.Context, sess Session, node Node, seq *sequen
 	cancel()
 	if err != nil {
 		return nil, fmt.Errorf("read the heads of the shards: %w", err)
+	}
+	if len(heads) == 0 && len(pos.Shards) > 0 {
+		return nil, fmt.Errorf("%w: it has no shard at all", ErrNodeBehind) // it is being built
 	}
 	verify := make(map[ShardKey]VerifyShard, len(pos.Shards))
 	stops := make(map[ShardKey]error)
@@ -328,7 +337,7 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 	out := make(chan *chunk, 2*t.cfg.Transcoders+2)
 	g.Go(func() error {
 		defer q.close()
-		err := t.read(read, node, seq, cluster.GTID, cluster.Term > cellog.FirstTerm)
+		err := t.read(read, node, seq, cluster.GTID)
 		if ctx.Err() != nil {
 			return nil // a stop: the rest of the pipeline drains
 		}
@@ -352,20 +361,19 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 	return err
 }
 
-// read feeds the sequencer: from the binlog at the hint, or, when the server
-// does not reach back to it, from entity and then from the binlog's end.
-func (t *Tailer) read(ctx context.Context, node Node, seq *sequencer, hint string, promoted bool) error {
+// read feeds the sequencer: from the binlog at the hint, or, without a hint or
+// when the server does not reach back to it, from entity and then from the
+// binlog's end. A promotion leaves no hint: a server that was promoted may take
+// one that it never came by, and would then not show what it committed before.
+func (t *Tailer) read(ctx context.Context, node Node, seq *sequencer, hint string) error {
 	handle := func(tx *Transaction) error { return seq.handle(ctx, tx) }
-	err := error(ErrPositionLost)
-	// Without a hint a promoted master's log would be read from its beginning,
-	// which lies far before the promotion.
-	if hint != "" || !promoted {
-		err = node.Source.Run(ctx, hint, handle)
+	if hint != "" {
+		err := node.Source.Run(ctx, hint, handle)
+		if !errors.Is(err, ErrPositionLost) {
+			return err
+		}
+		t.cfg.Logger.Warn("binlog position lost: continuing from the entity tables", "cluster", t.cfg.Cluster, "node", node.Name, "error", err)
 	}
-	if !errors.Is(err, ErrPositionLost) {
-		return err
-	}
-	t.cfg.Logger.Warn("binlog position lost: continuing from the entity tables", "cluster", t.cfg.Cluster, "node", node.Name, "error", err)
 	// What is committed before now is in entity, but for transactions whose
 	// binlog entry is ahead of the rows: one more look finds those.
 	now, err := node.Source.Now(ctx)
@@ -376,6 +384,12 @@ func (t *Tailer) read(ctx context.Context, node Node, seq *sequencer, hint strin
 		return err
 	}
 	seq.recheck = time.Now().Add(2 * time.Second)
+	if !seq.frozen {
+		// So that a restart meets again what stops a shard from here on.
+		if err := seq.flush(ctx, nil, now); err != nil {
+			return err
+		}
+	}
 	return node.Source.Run(ctx, now, handle)
 }
 

@@ -191,10 +191,19 @@ func TestTailerThatLooksForLongIsNotTakenForDead(t *testing.T) {
 func TestDamagedBodyIsMetAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		k, s := newFakeKafka(), newFakeServer()
-		s.put(shard0, "BASE", 3)
 		s.put(shard1, "BASE", 1)
+		first := newFakeTailer(t, k, s, nil)
+		if err := first.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		mustStop(t, first)
+		if k.now().GTID == "" {
+			t.Fatal("no position")
+		}
+		s.put(shard0, "BASE", 3)
 		s.mu.Lock()
-		s.binlog[0].Changes[0].Rows[1].Body = []byte("rubbish")
+		s.binlog[len(s.binlog)-1].Changes[0].Rows[1].Body = []byte("rubbish")
 		s.mu.Unlock()
 		for range 3 {
 			tl := newFakeTailer(t, k, s, nil)

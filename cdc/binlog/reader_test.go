@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -285,4 +286,51 @@ func FuzzEntityRow(f *testing.F) {
 			}
 		}
 	})
+}
+
+// What a tailer does without a hint, after a promotion: the server's present
+// position divides what it shows from what entity has. A hint that names another
+// server's transactions would not: MySQL takes it, and MariaDB does not.
+func TestPresentPositionDividesHistory(t *testing.T) {
+	n := mysqltest.Start(t)
+	n.CreateShards(t, "trips", 1)
+	r := newReader(t, n, nil)
+	put := func(id int) {
+		n.Exec(t, fmt.Sprintf("INSERT INTO trips_0000.entity VALUES (%d, 1, '0123456789abcdef', 'BASE', %d, 'b', NOW(6), NULL)", id, id))
+	}
+	put(1)
+	now, err := r.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	put(2)
+	beat(t, n, 1)
+	ids := func(from string) (out []cellog.AddedID) {
+		t.Helper()
+		got, _ := take(t, r, from, 1)
+		for _, tx := range got {
+			for _, c := range tx.Changes {
+				for _, row := range c.Rows {
+					out = append(out, row.AddedID)
+				}
+			}
+		}
+		return out
+	}
+	if got := ids(now); !slices.Equal(got, []cellog.AddedID{2}) {
+		t.Errorf("from the present position: %v", got)
+	}
+	if got := ids(""); !slices.Equal(got, []cellog.AddedID{1, 2}) {
+		t.Errorf("from the beginning: %v", got)
+	}
+	if mysqltest.Flavour() == "mysql" {
+		if got := ids(now + ",3E11FA47-71CA-11E1-9E33-C80AA9429562:1-5"); !slices.Equal(got, []cellog.AddedID{2}) {
+			t.Errorf("from another server's position: %v", got)
+		}
+		return
+	}
+	err = r.Run(t.Context(), "0-4711-1000000", func(*cdc.Transaction) error { return errEnd })
+	if !errors.Is(err, cdc.ErrPositionLost) {
+		t.Errorf("from another server's position: %v", err)
+	}
 }

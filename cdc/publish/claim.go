@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/cellog/cellog"
@@ -33,6 +31,9 @@ var (
 // positions before the claim was there, has fenced it.
 const claimTries = 5
 
+// cellsPage is how many cells Claim.Cells holds at a time.
+const cellsPage = 200
+
 // ClaimRequest says how to claim.
 type ClaimRequest struct {
 	// Expect is the term that the cluster must be of; zero: any.
@@ -47,63 +48,99 @@ type ClaimRequest struct {
 // Claim is a claim to say which node of a cluster is its master. While it
 // stands, the cluster's tailer is fenced and waits. One goroutine may use it.
 type Claim struct {
-	p         *Publisher
-	s         *session
-	record    position.Cluster
-	previous  position.Cluster
-	positions cdc.Positions
+	p        *Publisher
+	s        *session // nil: broken, or closed
+	now      cdc.Positions
+	record   position.Cluster
+	previous position.Cluster
 }
 
 // Claim fences the cluster's tailer and any other promoter, and writes {claimed,
 // next term, mark}. A claim that stands already is taken over, with the next
-// term. Errors: ErrTermChanged, ErrNeverOpened, or what Kafka said; then the
-// claim may be there, which the next one takes over.
+// term. When it returns, all who read the positions see the claim. Errors:
+// ErrTermChanged, ErrNeverOpened, or what Kafka said; then the claim may be
+// there, which the next one takes over.
 func (p *Publisher) Claim(ctx context.Context, req ClaimRequest) (*Claim, error) {
 	if req.Mark == "" {
 		return nil, errors.New("publish: claim: mark is empty")
 	}
-	for try := 1; ; try++ {
-		c, err := p.claimOnce(ctx, req)
-		if !errors.Is(err, cdc.ErrFenced) || try == claimTries {
-			return c, err
-		}
-		// The claim was not written, for a fenced commit is aborted.
-	}
-}
-
-func (p *Publisher) claimOnce(ctx context.Context, req ClaimRequest) (*Claim, error) {
-	sess, pos, err := p.Open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	c := &Claim{p: p, s: sess.(*session), positions: pos}
+	c := &Claim{p: p}
 	written := false
 	defer func() {
 		if !written {
 			c.Close(ctx)
 		}
 	}()
-	failpoint.Hit("publish/claim-initialised")
-	if pos.Cluster == nil {
-		return nil, fmt.Errorf("cluster %s: %w", p.cfg.Cluster, ErrNeverOpened)
+	err := c.commit(ctx, "publish/claim-before-end", func() (cdc.Commit, bool, error) {
+		failpoint.Hit("publish/claim-initialised")
+		if c.record.Term != 0 && c.stands(c.now) == nil {
+			return cdc.Commit{}, true, nil
+		}
+		err := c.next(req)
+		return cdc.Commit{Cluster: c.record}, false, err
+	})
+	if err != nil {
+		return nil, err
 	}
-	c.previous = *pos.Cluster
+	failpoint.Hit("publish/claim-written")
+	written = true
+	return c, nil
+}
+
+// next makes the claim's record.
+func (c *Claim) next(req ClaimRequest) error {
+	cluster := c.p.cfg.Cluster
+	if c.now.Cluster == nil {
+		return fmt.Errorf("cluster %s: %w", cluster, ErrNeverOpened)
+	}
+	c.previous = *c.now.Cluster
 	if req.Expect != 0 && c.previous.Term != req.Expect {
-		return nil, fmt.Errorf("cluster %s: %w: it is %s in term %d, expected was term %d", p.cfg.Cluster, ErrTermChanged, c.previous.State, c.previous.Term, req.Expect)
+		return fmt.Errorf("cluster %s: %w: it is %s in term %d, expected was term %d", cluster, ErrTermChanged, c.previous.State, c.previous.Term, req.Expect)
 	}
 	term := max(c.previous.Term, req.Above)
-	for _, s := range pos.Shards {
+	for _, s := range c.now.Shards {
 		term = max(term, cellog.Term(s.Epoch))
 	}
 	c.record = position.Cluster{
 		Term: term + 1, State: position.Claimed, Node: c.previous.Node, ServerUUID: c.previous.ServerUUID,
 		ClaimMark: req.Mark, UpdatedAt: time.Now().UTC(),
 	}
-	if err := c.s.Commit(ctx, cdc.Commit{Cluster: c.record}); err != nil {
-		return nil, err
+	return nil
+}
+
+// commit opens a producer if there is none, and commits what of makes of the
+// positions that then stand, unless that is done already. Fenced by somebody who
+// had read the positions before, it does so again. It returns when the record
+// can be read: from the broker's answer until its marker is written, a reader of
+// what is committed would still find the one before.
+func (c *Claim) commit(ctx context.Context, beforeEnd string, of func() (commit cdc.Commit, done bool, err error)) error {
+	for try := 1; ; try++ {
+		if c.s == nil {
+			sess, pos, err := c.p.Open(ctx)
+			if err != nil {
+				return err
+			}
+			c.s, c.now = sess.(*session), pos
+		}
+		commit, done, err := of()
+		if err != nil {
+			return err
+		}
+		if !done {
+			c.s.beforeEnd = beforeEnd
+			err = c.s.Commit(ctx, commit)
+		}
+		if err == nil {
+			if !done {
+				c.now.Cluster = &commit.Cluster
+			}
+			return c.p.settled(ctx)
+		}
+		c.Close(ctx)
+		if !errors.Is(err, cdc.ErrFenced) || try == claimTries {
+			return err
+		}
 	}
-	written = true
-	return c, nil
 }
 
 // Term is the claim's.
@@ -115,12 +152,12 @@ func (c *Claim) Previous() position.Cluster { return c.previous }
 
 // Positions are what is final of each shard. While the claim stands nobody
 // moves them.
-func (c *Claim) Positions() map[cdc.ShardKey]position.Shard { return c.positions.Shards }
+func (c *Claim) Positions() map[cdc.ShardKey]position.Shard { return c.now.Shards }
 
-// Check returns nil while the claim stands, ErrClaimLost when it does not, or
-// why that is not known.
+// Check returns nil while the claim stands; ErrClaimLost when it does not, also
+// because it was opened; or why that is not known.
 func (c *Claim) Check(ctx context.Context) error {
-	pos, err := c.p.standing(ctx)
+	pos, err := c.p.Standing(ctx)
 	if err != nil {
 		return err
 	}
@@ -128,59 +165,101 @@ func (c *Claim) Check(ctx context.Context) error {
 }
 
 func (c *Claim) stands(pos cdc.Positions) error {
-	if now := pos.Cluster; now == nil || now.State != position.Claimed || now.Term != c.record.Term || now.ClaimMark != c.record.ClaimMark {
-		return fmt.Errorf("cluster %s, term %d: %w", c.p.cfg.Cluster, c.record.Term, ErrClaimLost)
+	now := pos.Cluster
+	switch {
+	case now == nil:
+		return fmt.Errorf("cluster %s, term %d: %w: its positions topic is empty", c.p.cfg.Cluster, c.record.Term, ErrClaimLost)
+	case now.State != position.Claimed || now.Term != c.record.Term || now.ClaimMark != c.record.ClaimMark:
+		return fmt.Errorf("cluster %s, term %d: %w: term %d is %s", c.p.cfg.Cluster, c.record.Term, ErrClaimLost, now.Term, now.State)
 	}
 	return nil
 }
 
+// columnRest is what Cells has not read of a column.
+type columnRest struct {
+	place kafka.Place // Offset is where to go on
+	last  int64       // the offset of the last record that counts
+}
+
 // Cells calls f for the published cells of a shard with an added_id above after,
 // in order; their bodies are JSON. since is when the cell at after was created:
-// no later one is older, so older records are not read. All of them are held in
-// memory: they are what no node of a cluster has, so few. It returns an error if
-// one of them is missing.
+// no later one is older, so older records are not read. It returns f's error, or
+// one that names the first cell that is missing.
 func (c *Claim) Cells(ctx context.Context, ds *cdc.Datastore, shard cellog.ShardID, after cellog.AddedID, since time.Time, f func(*cellog.Cell) error) error {
 	k := cdc.ShardKey{Datastore: ds.Name, Shard: shard}
-	at := c.positions.Shards[k]
-	found := map[cellog.AddedID]cellog.Cell{}
-	partition := cellog.PartitionOf(shard, ds.Partitions)
+	at := c.now.Shards[k]
+	var rests []*columnRest
 	for column, p := range at.Columns {
 		if column == position.Merged || p.AddedID <= after {
 			continue
 		}
-		topic := cellog.TopicName(c.p.cfg.Prefix, ds.Name, column)
-		// Records carry milliseconds.
-		from, err := c.p.adm.OffsetAt(ctx, topic, partition, since.Truncate(time.Millisecond))
+		r, err := c.rest(ctx, k, ds, column, p, since)
 		if err != nil {
-			return convert(err)
-		}
-		err = kafka.ReadRange(ctx, c.p.cfg.Kafka, topic, partition, from, p.Offset+1, func(r kafka.Fetched) error {
-			cell, err := record.Decode(r.Record)
-			if err != nil {
-				return fmt.Errorf("%s, partition %d, offset %d: %w", topic, partition, r.Offset, err)
-			}
-			if cell.Datastore == ds.Name && cell.Shard == shard && cell.AddedID > after {
-				found[cell.AddedID] = cell
-			}
-			return nil
-		})
-		if err != nil {
-			return convert(err)
-		}
-	}
-	for i, id := range slices.Sorted(maps.Keys(found)) {
-		if want := after + cellog.AddedID(i+1); id != want {
-			return fmt.Errorf("shard %s: Kafka has no added_id %d, but %d", k, want, id)
-		}
-		cell := found[id]
-		if err := f(&cell); err != nil {
 			return err
 		}
+		rests = append(rests, r)
 	}
-	if last := after + cellog.AddedID(len(found)); last < at.Last {
-		return fmt.Errorf("shard %s: Kafka has no added_id %d any more, of %d that were published", k, last+1, at.Last)
+	for after < at.Last {
+		page := make([]cellog.Cell, min(cellsPage, at.Last-after))
+		for _, r := range rests {
+			if err := c.readPage(ctx, k, r, after, page); err != nil {
+				return err
+			}
+		}
+		for i := range page {
+			if want := after + cellog.AddedID(i) + 1; page[i].AddedID != want {
+				return fmt.Errorf("shard %s: Kafka does not have added_id %d, of %d that were published: it has expired, or was deleted", k, want, at.Last)
+			}
+			if err := f(&page[i]); err != nil {
+				return err
+			}
+		}
+		after += cellog.AddedID(len(page))
 	}
 	return nil
+}
+
+// rest finds where a column's records since a time begin.
+func (c *Claim) rest(ctx context.Context, k cdc.ShardKey, ds *cdc.Datastore, column string, p position.Column, since time.Time) (*columnRest, error) {
+	s := &session{p: c.p}
+	place := s.place(k, ds, column, p)
+	offsets, err := c.p.adm.Offsets(ctx, place.Topic)
+	if err != nil && !errors.Is(err, kafka.ErrUnknownTopic) {
+		return nil, convert(err)
+	}
+	if p.Offset >= offsets[place.Partition].End { // it would be waited for
+		return nil, s.lost(k, place, "it ends before")
+	}
+	r := &columnRest{place: place, last: p.Offset}
+	// Records carry milliseconds.
+	r.place.Offset, err = c.p.adm.OffsetAt(ctx, place.Topic, place.Partition, since.Truncate(time.Millisecond))
+	return r, convert(err)
+}
+
+// readPage puts a column's cells that belong into a page there: the one with
+// added_id after+1 comes first.
+func (c *Claim) readPage(ctx context.Context, k cdc.ShardKey, r *columnRest, after cellog.AddedID, page []cellog.Cell) error {
+	full := errors.New("the next cell is of a later page")
+	err := kafka.ReadRange(ctx, c.p.cfg.Kafka, r.place.Topic, r.place.Partition, r.place.Offset, r.last+1, func(f kafka.Fetched) error {
+		cell, err := record.Decode(f.Record)
+		if err != nil {
+			return fmt.Errorf("%s, partition %d, offset %d: %w", f.Topic, f.Partition, f.Offset, err)
+		}
+		if cell.Datastore == k.Datastore && cell.Shard == k.Shard && cell.AddedID > after {
+			i := cell.AddedID - after - 1
+			if i >= cellog.AddedID(len(page)) {
+				r.place.Offset = f.Offset
+				return full
+			}
+			page[i] = cell
+		}
+		return nil
+	})
+	if errors.Is(err, full) {
+		return nil
+	}
+	r.place.Offset = r.last + 1
+	return convert(err)
 }
 
 // OpenRequest says what a claim opens.
@@ -195,42 +274,50 @@ type OpenRequest struct {
 }
 
 // Open ends the claim: in one transaction it names the master and the epoch of
-// each shard; the tailer goes on from there. On an error it may have been done:
-// the positions tell.
+// each shard. The tailer goes on from there; what of a shard is published stays
+// as it is. When it returns nil, all who read the positions see it. Errors:
+// ErrClaimLost, or what Kafka said; then it may have been done: open again, which
+// does nothing if it was, or look with Publisher.Standing.
 func (c *Claim) Open(ctx context.Context, req OpenRequest) error {
 	open := c.record
 	open.State, open.Node, open.ServerUUID, open.Alone = position.Open, req.Node, req.ServerUUID, req.Alone
 	open.ClaimMark, open.UpdatedAt = "", time.Now().UTC()
+	return c.commit(ctx, "publish/open-before-end", func() (cdc.Commit, bool, error) {
+		failpoint.Hit("publish/before-open")
+		// Nobody else opens the claim's term.
+		if now := c.now.Cluster; now != nil && now.State == position.Open && now.Term == open.Term && now.Node == open.Node && now.ServerUUID == open.ServerUUID {
+			return cdc.Commit{}, true, nil
+		}
+		if err := c.stands(c.now); err != nil {
+			return cdc.Commit{}, false, err
+		}
+		shards, err := c.opened(req)
+		return cdc.Commit{Cluster: open, Shards: shards}, false, err
+	})
+}
+
+// opened makes the shards' records.
+func (c *Claim) opened(req OpenRequest) (map[cdc.ShardKey]position.Shard, error) {
 	shards := make(map[cdc.ShardKey]position.Shard, len(req.First))
 	for k, first := range req.First {
-		s := c.positions.Shards[k]
+		s := c.now.Shards[k]
+		if first <= s.Last {
+			return nil, fmt.Errorf("open %s: shard %s: its new epoch cannot begin at added_id %d, for %d are published", req.Node, k, first, s.Last)
+		}
 		s.Owner, s.Epoch, s.First = c.p.cfg.Cluster, cellog.Epoch(c.record.Term), first
 		shards[k] = s
 	}
-	for try := 1; ; try++ {
-		failpoint.Hit("publish/before-open")
-		err := c.s.Commit(ctx, cdc.Commit{Cluster: open, Shards: shards})
-		if !errors.Is(err, cdc.ErrFenced) || try == claimTries {
-			return err
-		}
-		// A tailer that had read the positions before the claim. It has seen
-		// the claim by now, or will.
-		c.s.Close(ctx)
-		sess, pos, err := c.p.Open(ctx)
-		if err != nil {
-			return err
-		}
-		c.s = sess.(*session)
-		if err := c.stands(pos); err != nil {
-			return err
-		}
-	}
+	return shards, nil
 }
 
 // Close lets the producer go. A claim that was not opened stays in Kafka until
 // another one takes it over.
 func (c *Claim) Close(ctx context.Context) {
+	if c.s == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	c.s.Close(ctx)
+	c.s = nil
 }

@@ -89,14 +89,30 @@ func (p *Publisher) Positions(ctx context.Context) (cdc.Positions, error) {
 	return p.read(ctx, offsets[0])
 }
 
-// standing reads what is committed, to the end, open transactions included:
-// it waits for those.
-func (p *Publisher) standing(ctx context.Context) (cdc.Positions, error) {
+// Standing reads what is committed, to the end, open transactions included: it
+// waits for those, at most their timeout of 10 s, and so never misses what was
+// committed before the call. Who decides by the positions, and has not opened,
+// needs these.
+func (p *Publisher) Standing(ctx context.Context) (cdc.Positions, error) {
 	offsets, err := p.adm.Offsets(ctx, p.positionsTopic())
+	if errors.Is(err, kafka.ErrUnknownTopic) {
+		return cdc.Positions{}, nil
+	}
 	if err != nil {
 		return cdc.Positions{}, convert(err)
 	}
 	return p.read(ctx, offsets[0])
+}
+
+// settled waits until readers of what is committed see all that is in the
+// positions topic now.
+func (p *Publisher) settled(ctx context.Context) error {
+	offsets, err := p.adm.Offsets(ctx, p.positionsTopic())
+	if err != nil {
+		return convert(err)
+	}
+	end := offsets[0].End
+	return convert(kafka.ReadRange(ctx, p.cfg.Kafka, p.positionsTopic(), 0, end-1, end, func(kafka.Fetched) error { return nil }))
 }
 
 func (p *Publisher) read(ctx context.Context, o kafka.Offsets) (cdc.Positions, error) {
@@ -181,12 +197,12 @@ func (p *Publisher) Open(ctx context.Context) (cdc.Session, cdc.Positions, error
 	if err != nil {
 		return nil, cdc.Positions{}, err
 	}
-	pos, err := p.standing(ctx)
+	pos, err := p.Standing(ctx)
 	if err != nil {
 		prod.Close()
 		return nil, cdc.Positions{}, err
 	}
-	return &session{p: p, prod: prod, encoders: make(map[string]*record.Encoder)}, pos, nil
+	return &session{p: p, prod: prod, beforeEnd: "publish/before-end", encoders: make(map[string]*record.Encoder)}, pos, nil
 }
 
 // Watch returns nil when a heartbeat with the given mark arrives.
@@ -230,14 +246,17 @@ func (p *Publisher) WriteFirstOpen(ctx context.Context, node, serverUUID string)
 	}
 	defer prod.Close()
 	// Now that nobody else writes: is there really none?
-	pos, err := p.standing(ctx)
+	pos, err := p.Standing(ctx)
 	if err != nil || pos.Cluster != nil {
 		return false, err
 	}
-	s := &session{p: p, prod: prod}
+	s := &session{p: p, prod: prod, beforeEnd: "publish/first-open-before-end"}
 	err = s.Commit(ctx, cdc.Commit{Cluster: position.Cluster{
 		Term: cellog.FirstTerm, State: position.Open, Node: node, ServerUUID: serverUUID, UpdatedAt: time.Now().UTC(),
 	}})
+	if err == nil {
+		err = p.settled(ctx)
+	}
 	return err == nil, err
 }
 

@@ -198,7 +198,7 @@ func TestFirstOpenIsWrittenOnce(t *testing.T) {
 	}
 	// What was committed just now: the broker answers before the markers are
 	// written, so Positions may not see it yet.
-	pos, err := p.standing(t.Context())
+	pos, err := p.Standing(t.Context())
 	if err != nil || n > 1 || pos.Cluster == nil || pos.Cluster.State != position.Open || pos.Cluster.Term != cellog.FirstTerm {
 		t.Errorf("written %d times: %+v, %v", n, pos.Cluster, err)
 	}

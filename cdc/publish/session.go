@@ -20,8 +20,9 @@ import (
 // session is one producer epoch. prod belongs to the committing goroutine;
 // the encoders are shared.
 type session struct {
-	p    *Publisher
-	prod *kafka.Producer
+	p         *Publisher
+	prod      *kafka.Producer
+	beforeEnd string // the failpoint between a transaction's records and its end
 
 	mu       sync.RWMutex
 	encoders map[string]*record.Encoder
@@ -122,7 +123,7 @@ func (s *session) commit(ctx context.Context, c cdc.Commit) error {
 	if err := s.prod.Flush(ctx); err != nil {
 		return err
 	}
-	failpoint.Hit("publish/before-end")
+	failpoint.Hit(s.beforeEnd)
 	return s.prod.Commit(ctx)
 }
 

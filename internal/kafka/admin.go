@@ -297,7 +297,8 @@ func (a *Admin) CommittedOffsets(ctx context.Context, topic string) (map[int32]O
 // OffsetAt returns the offset of a partition's first record whose time is not
 // before t, or the end if there is none.
 func (a *Admin) OffsetAt(ctx context.Context, topic string, partition int32, t time.Time) (int64, error) {
-	listed, err := a.adm.ListOffsetsAfterMilli(ctx, t.UnixMilli(), topic)
+	// Times below zero are questions of another kind to the broker.
+	listed, err := a.adm.ListOffsetsAfterMilli(ctx, max(t.UnixMilli(), 0), topic)
 	if err != nil {
 		return 0, convert(err)
 	}

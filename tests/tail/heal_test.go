@@ -454,20 +454,20 @@ func TestNodesTakeOverFromEachOther(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			nodes = append(nodes, cdc.Node{Name: fmt.Sprintf("n%d", i), Master: i == 0, Source: src, Entities: entities{n.As(t, mysqltest.Accounts.Tailer, "")}})
+			nodes = append(nodes, cdc.Node{Name: fmt.Sprintf("n%d", i+1), Master: i == 0, Source: src, Entities: entities{n.As(t, mysqltest.Accounts.Tailer, "")}})
 		}
 		c.Nodes = func(context.Context) ([]cdc.Node, error) { return nodes, nil }
 	})
 	r.putSome(t, rnd, 200)
 	r.waitDrained(t, 2*time.Minute)
-	if down = tl.Status().Node; down == "n0" {
+	if down = tl.Status().Node; down == "n1" {
 		t.Fatal("the master is tailed although there are minions")
 	}
 	r.putSome(t, rnd, 100)
-	set.Minions[int(down[1]-'1')].Kill()
+	set.Minions[int(down[1]-'2')].Kill()
 	r.putSome(t, rnd, 100)
 	r.waitDrained(t, 2*time.Minute)
-	if now := tl.Status().Node; now == down || now == "n0" {
+	if now := tl.Status().Node; now == down || now == "n1" {
 		t.Errorf("tails %s after %s went down", now, down)
 	}
 	r.mustBeClean(t)
