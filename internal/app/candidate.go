@@ -11,6 +11,7 @@ import (
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/cdc"
 	"github.com/cellog/cellog/cdc/publish"
+	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/mysqlreplica"
 	"github.com/cellog/cellog/schemas/body"
 	"github.com/cellog/cellog/schemas/position"
@@ -41,7 +42,12 @@ func (p *promotion) choose(ctx context.Context) ([]mysql.ShardHead, error) {
 		g.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 			defer cancel()
-			if name != old.Node {
+			// A server that lost its disk is no candidate, though it answers.
+			is, err := p.isNode(ctx, db)
+			if c.err = err; err == nil && !is {
+				c.err = errors.New("it has no data of the cluster")
+			}
+			if c.err == nil && name != old.Node {
 				// It applies what it has: what is received and not applied
 				// would be thrown away.
 				c.err = mysqlreplica.StopReceiving(ctx, db)
@@ -137,12 +143,11 @@ func (p *promotion) source(node string) (mysqlreplica.Source, error) {
 	if a.User == "" {
 		return mysqlreplica.Source{}, fmt.Errorf("cluster %s has no accounts.replica in the configuration: re-point the node to %s yourself", p.req.Cluster, node)
 	}
-	for _, n := range p.cluster.Nodes {
-		if n.Name == node {
-			return mysqlreplica.Source{Addr: n.Addr, User: a.User, Password: a.Password.Reveal()}, nil
-		}
+	addr := p.cluster.Addr(node)
+	if addr == "" {
+		return mysqlreplica.Source{}, fmt.Errorf("cluster %s has no node %s", p.req.Cluster, node)
 	}
-	return mysqlreplica.Source{}, fmt.Errorf("cluster %s has no node %s", p.req.Cluster, node)
+	return mysqlreplica.Source{Addr: addr, User: a.User, Password: a.Password.Reveal()}, nil
 }
 
 // ofOpenedEpoch refuses a node that may have followed a dead branch: one with a
@@ -172,13 +177,9 @@ func (p *promotion) ofOpenedEpoch(heads []mysql.ShardHead) error {
 // what no node has comes back from Kafka. It returns the shards as they then are,
 // those that the cluster owns.
 func (p *promotion) gate(ctx context.Context, db *sql.DB, heads []mysql.ShardHead) ([]mysql.ShardHead, error) {
-	all, err := mysql.DatastoresOf(ctx, db)
+	datastores, err := datastoresOn(ctx, p.cfg, db)
 	if err != nil {
 		return nil, err
-	}
-	datastores := map[string]*cdc.Datastore{}
-	for _, d := range all {
-		datastores[d.Name] = &cdc.Datastore{Name: d.Name, Shards: d.Shards, Partitions: d.Partitions, Merged: p.cfg.Datastore(d.Name).MergedTopic}
 	}
 	var mine []mysql.ShardHead
 	for _, h := range heads {
@@ -202,6 +203,17 @@ func (p *promotion) gate(ctx context.Context, db *sql.DB, heads []mysql.ShardHea
 		mine = append(mine, h)
 	}
 	return mine, compareLast(ctx, p.pub, entities{db}, p.claim.Positions(), datastores, p.req.Cluster)
+}
+
+// datastoresOn returns the datastores that a server records, as the stream has
+// them.
+func datastoresOn(ctx context.Context, cfg *config.Config, db *sql.DB) (map[string]*cdc.Datastore, error) {
+	all, err := mysql.DatastoresOf(ctx, db)
+	out := make(map[string]*cdc.Datastore, len(all))
+	for _, d := range all {
+		out[d.Name] = &cdc.Datastore{Name: d.Name, Shards: d.Shards, Partitions: d.Partitions, Merged: cfg.Datastore(d.Name).MergedTopic}
+	}
+	return out, err
 }
 
 // restore puts what Kafka has of a shard and the candidate lacks back.

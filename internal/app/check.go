@@ -45,17 +45,13 @@ func inspectCluster(ctx context.Context, cfg *config.Config, c *config.Cluster, 
 		f, s := doctor.MySQL(ctx, doctor.Node{Cluster: c.Name, Name: n.Name, DB: db, MaxBody: int64(cfg.Limits.BodyBytes)})
 		found, servers = append(found, f...), append(servers, s)
 		if s.Writable {
-			e := entities{db}
-			shards, err := e.shards(ctx)
-			if err == nil && len(shards) > 0 {
-				found = append(found, inspectWorker(ctx, c, n, shards[0].String())...)
+			heads, err := mysql.Heads(ctx, db)
+			if err == nil && len(heads) > 0 {
+				found = append(found, inspectWorker(ctx, c, n, cellog.DatabaseName(heads[0].Datastore, heads[0].Shard))...)
 			}
-			for _, k := range shards {
-				if _, known := datastores[k.Datastore]; known {
-					continue
-				}
-				if n, p, ok, err := e.Datastore(ctx, k.Datastore); err == nil && ok {
-					datastores[k.Datastore] = storage.Datastore{Name: k.Datastore, Shards: n, Partitions: p}
+			if all, err := mysql.DatastoresOf(ctx, db); err == nil {
+				for _, d := range all {
+					datastores[d.Name] = d
 				}
 			}
 		}

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -13,6 +12,7 @@ import (
 	"github.com/cellog/cellog/cdc/publish"
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/doctor"
+	"github.com/cellog/cellog/storage/mysql"
 )
 
 // nodePatience bounds the questions to one server.
@@ -137,23 +137,15 @@ func nodeState(ctx context.Context, c *config.Cluster, n config.Node) (s NodeSta
 
 // contents counts what a server has.
 func (s *NodeState) contents(ctx context.Context, db *sql.DB, cluster string) error {
-	shards, err := entities{db}.shards(ctx)
+	heads, err := mysql.Heads(ctx, db)
 	if err != nil {
 		return err
 	}
-	s.Shards = len(shards)
-	for s.Role == "master" && len(shards) > 0 {
-		some := shards[:min(len(shards), headsAtOnce)]
-		shards = shards[len(some):]
-		parts := make([]string, len(some))
-		for i, k := range some {
-			parts[i] = fmt.Sprintf("SELECT state = 'open' AS o FROM `%s`.shard_log", k)
+	s.Shards = len(heads)
+	for _, h := range heads {
+		if s.Role == "master" && h.Open() {
+			s.Open++
 		}
-		var open int
-		if err := db.QueryRowContext(ctx, "SELECT SUM(o) FROM ("+strings.Join(parts, " UNION ALL ")+") AS states").Scan(&open); err != nil {
-			return err
-		}
-		s.Open += open
 	}
 	var written sql.NullTime
 	if err := db.QueryRowContext(ctx, "SELECT MAX(written_at) FROM cellog_meta.heartbeats WHERE cluster = ?", cluster).Scan(&written); err != nil {

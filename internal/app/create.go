@@ -120,18 +120,30 @@ func grant(ctx context.Context, cfg *config.Config, i int, c Create) (err error)
 	for n := i; n < c.Shards; n += len(cfg.Clusters) {
 		shards = append(shards, cellog.ShardID(n))
 	}
-	a := cl.Accounts
-	return mysqlaccounts.GrantDatastore(ctx, db, mysqlaccounts.Set{
+	return mysqlaccounts.GrantDatastore(ctx, db, working(cl.Accounts), c.Name, shards)
+}
+
+// working are the accounts that get rights on shards.
+func working(a config.Accounts) mysqlaccounts.Set {
+	return mysqlaccounts.Set{
 		Worker: mysqlaccounts.Account{User: a.Worker.User}, Tailer: mysqlaccounts.Account{User: a.Tailer.User}, Indexer: mysqlaccounts.Account{User: a.Indexer.User},
-	}, c.Name, shards)
+	}
 }
 
 func openAdmin(c *config.Cluster, node string) (*sql.DB, error) {
-	a := AdminAccount(c.Accounts)
-	for _, n := range c.Nodes {
-		if n.Name == node {
-			return mysqlconn.Open(mysqlconn.Config{Addr: n.Addr, User: a.User, Password: a.Password.Reveal(), MaxOpen: 4})
-		}
+	m, err := adminConn(c, node)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("cluster %s has no node %s", c.Name, node)
+	m.MaxOpen = 4
+	return mysqlconn.Open(m)
+}
+
+// adminConn is how a node is reached with the admin account.
+func adminConn(c *config.Cluster, node string) (mysqlconn.Config, error) {
+	addr, a := c.Addr(node), AdminAccount(c.Accounts)
+	if addr == "" {
+		return mysqlconn.Config{}, fmt.Errorf("cluster %s has no node %s", c.Name, node)
+	}
+	return mysqlconn.Config{Addr: addr, User: a.User, Password: a.Password.Reveal()}, nil
 }

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"strings"
@@ -170,8 +169,12 @@ func (d *Dev) openMasters(ctx context.Context, env Env) error {
 		if ok {
 			continue
 		}
-		if err := withAdmin(d.config, c.Name, c.Nodes[0].Name, func(db *sql.DB) error { return mysqlreplica.SetReadOnly(ctx, db, false) }); err != nil {
+		db, err := openAdmin(d.config.Cluster(c.Name), c.Nodes[0].Name)
+		if err != nil {
 			return err
+		}
+		if err := errors.Join(mysqlreplica.SetReadOnly(ctx, db, false), mysqlconn.Close(db)); err != nil {
+			return fmt.Errorf("node %s: %w", c.Nodes[0].Name, err)
 		}
 	}
 	return d.keeper.Ensure(ctx)

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cellog/cellog/cdc"
 	"github.com/cellog/cellog/cdc/publish"
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/mysqlconn"
@@ -263,58 +262,46 @@ func (w *watcher) serve(ctx context.Context) error {
 	return nil
 }
 
-// demote makes the cluster's other nodes refuse writes, so far as they answer.
-func (w *watcher) demote(ctx context.Context) {
+// others calls f for the cluster's nodes that are not its master.
+func (w *watcher) others(f func(name string, db *sql.DB)) {
 	for _, n := range w.cluster.Nodes {
 		if n.Name == w.record.Node {
 			continue
 		}
-		db, err := w.db(n.Name)
-		if err != nil {
-			continue
+		if db, err := w.db(n.Name); err == nil { // it only fails for what is configured
+			f(n.Name, db)
 		}
-		ask, cancel := context.WithTimeout(ctx, nodePatience/3)
-		s, err := mysqlreplica.Identity(ask, db)
-		if err == nil && !s.ReadOnly {
-			err = mysqlreplica.SetReadOnly(ask, db, true)
-			w.k.log.Warn("a node took writes that is not the cluster's master: it is read-only now", "cluster", w.cluster.Name, "node", n.Name, "error", err)
-		}
-		cancel()
 	}
+}
+
+// demote makes the cluster's other nodes refuse writes, so far as they answer.
+func (w *watcher) demote(ctx context.Context) {
+	w.others(func(name string, db *sql.DB) {
+		ctx, cancel := context.WithTimeout(ctx, nodePatience/3)
+		defer cancel()
+		if s, err := mysqlreplica.Identity(ctx, db); err == nil && !s.ReadOnly {
+			err = mysqlreplica.SetReadOnly(ctx, db, true)
+			w.k.log.Warn("a node took writes that is not the cluster's master: it is read-only now", "cluster", w.cluster.Name, "node", name, "error", err)
+		}
+	})
 }
 
 // rejoin brings back nodes that answer and do not follow the master.
 func (w *watcher) rejoin(ctx context.Context) {
-	for _, n := range w.cluster.Nodes {
-		if n.Name == w.record.Node {
-			continue
-		}
-		db, err := w.db(n.Name)
-		if err != nil {
-			continue
-		}
+	w.others(func(name string, db *sql.DB) {
 		ask, cancel := context.WithTimeout(ctx, nodePatience/2)
 		st, err := mysqlreplica.Status(ask, db)
 		cancel()
-		if err != nil || st.Configured && st.Source == w.masterAddr() && st.ReceiveError == "" && st.ApplyError == "" {
-			continue
+		if err != nil || st.Configured && st.Source == w.cluster.Addr(w.record.Node) && st.ReceiveError == "" && st.ApplyError == "" {
+			return
 		}
-		out, err := RejoinNode(ctx, w.k.cfg, w.k.env, Rejoin{Cluster: w.cluster.Name, Node: n.Name, Errant: ErrantPut})
+		out, err := RejoinNode(ctx, w.k.cfg, w.k.env, Rejoin{Cluster: w.cluster.Name, Node: name, Errant: ErrantPut})
 		if err != nil {
-			w.k.log.Warn("a node does not follow", "cluster", w.cluster.Name, "node", n.Name, "error", err)
-			continue
+			w.k.log.Warn("a node does not follow", "cluster", w.cluster.Name, "node", name, "error", err)
+			return
 		}
-		w.k.log.Warn("a node follows again", "cluster", w.cluster.Name, "node", n.Name, "rebuilt", out.Rebuilt, "errant", len(out.Errant), "put", out.Put, "conflicts", out.Conflicts, "copies", out.Copies, "seconds", out.Seconds)
-	}
-}
-
-func (w *watcher) masterAddr() string {
-	for _, n := range w.cluster.Nodes {
-		if n.Name == w.record.Node {
-			return n.Addr
-		}
-	}
-	return ""
+		w.k.log.Warn("a node follows again", "cluster", w.cluster.Name, "node", name, "rebuilt", out.Rebuilt, "errant", len(out.Errant), "put", out.Put, "conflicts", out.Conflicts, "copies", out.Copies, "seconds", out.Seconds)
+	})
 }
 
 // complete is the gate, and what is left of a promotion.
@@ -326,16 +313,12 @@ func (w *watcher) complete(ctx context.Context, db *sql.DB) error {
 	if c := pos.Cluster; c == nil || c.Term != w.record.Term || c.State != position.Open {
 		return errors.New("it is being promoted")
 	}
-	all, err := mysql.DatastoresOf(ctx, db)
+	datastores, err := datastoresOn(ctx, w.k.cfg, db)
 	if mysqlconn.IsMissing(err) {
 		return errors.New("it has no data")
 	}
 	if err != nil {
 		return err
-	}
-	datastores := map[string]*cdc.Datastore{}
-	for _, d := range all {
-		datastores[d.Name] = &cdc.Datastore{Name: d.Name, Shards: d.Shards, Partitions: d.Partitions, Merged: w.k.cfg.Datastore(d.Name).MergedTopic}
 	}
 	if err := compareLast(ctx, w.pub, entities{db}, pos.Shards, datastores, w.cluster.Name); err != nil {
 		return err
@@ -368,7 +351,7 @@ func (w *watcher) complete(ctx context.Context, db *sql.DB) error {
 		if name == w.cluster.Name {
 			continue
 		}
-		h, err := holder(ctx, w.k.cfg, name, c)
+		h, err := openedNode(ctx, w.k.cfg, name, c)
 		if err != nil {
 			return fmt.Errorf("a promotion was left before it had drained all copies: %w", err)
 		}
@@ -376,30 +359,6 @@ func (w *watcher) complete(ctx context.Context, db *sql.DB) error {
 	}
 	w.k.log.Info("finishing a promotion that was left", "cluster", w.cluster.Name, "node", w.record.Node, "term", w.record.Term)
 	return f.run(ctx)
-}
-
-// holder opens a pool to the node that another cluster's record names.
-func holder(ctx context.Context, cfg *config.Config, cluster string, c position.Cluster) (*sql.DB, error) {
-	for i := range cfg.Clusters {
-		if cfg.Clusters[i].Name != cluster {
-			continue
-		}
-		db, err := openAdmin(&cfg.Clusters[i], c.Node)
-		if err != nil {
-			return nil, err
-		}
-		ctx, cancel := context.WithTimeout(ctx, 2*nodePatience)
-		defer cancel()
-		s, err := mysqlreplica.Identity(ctx, db)
-		if err == nil && s.ID != c.ServerUUID {
-			err = fmt.Errorf("term %d opened server %s, but it is %s now", c.Term, c.ServerUUID, s.ID)
-		}
-		if err != nil {
-			return nil, errors.Join(fmt.Errorf("node %s/%s: %w", cluster, c.Node, err), mysqlconn.Close(db))
-		}
-		return db, nil
-	}
-	return nil, fmt.Errorf("cluster %s is not configured", cluster)
 }
 
 // closed says whether a shard is still closed in the finish's term.

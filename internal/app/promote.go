@@ -99,12 +99,7 @@ type other struct {
 // over, an open that was left half-done is finished.
 func PromoteCluster(ctx context.Context, cfg *config.Config, env Env, req Promote) (_ Promoted, err error) {
 	start := time.Now()
-	p := &promotion{cfg: cfg, env: env, req: req, nodes: map[string]*sql.DB{}, ids: map[string]string{}, away: map[string]error{}, out: Promoted{Cluster: req.Cluster, Left: map[string]string{}}}
-	for i := range cfg.Clusters {
-		if cfg.Clusters[i].Name == req.Cluster {
-			p.cluster = &cfg.Clusters[i]
-		}
-	}
+	p := &promotion{cfg: cfg, env: env, req: req, cluster: cfg.Cluster(req.Cluster), nodes: map[string]*sql.DB{}, ids: map[string]string{}, away: map[string]error{}, out: Promoted{Cluster: req.Cluster, Left: map[string]string{}}}
 	if p.cluster == nil {
 		return p.out, fmt.Errorf("no cluster %q in the configuration", req.Cluster)
 	}
@@ -285,7 +280,7 @@ func (p *promotion) precheck(ctx context.Context) error {
 		if name == p.req.Cluster || slices.Contains(p.req.Without, name) {
 			continue
 		}
-		db, err := holder(ctx, p.cfg, name, c)
+		db, err := openedNode(ctx, p.cfg, name, c)
 		if err != nil {
 			return mustAnswer(name, err)
 		}
@@ -355,7 +350,7 @@ func (p *promotion) tellOthers(ctx context.Context) error {
 
 func (p *promotion) tell(ctx context.Context, name string, c position.Cluster, claim mysql.TermRecord) (o other, err error) {
 	o = other{name: name}
-	if o.db, err = holder(ctx, p.cfg, name, c); err != nil {
+	if o.db, err = openedNode(ctx, p.cfg, name, c); err != nil {
 		return o, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)

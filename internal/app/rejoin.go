@@ -83,12 +83,7 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 			req.Progress(s)
 		}
 	}
-	p := promotion{cfg: cfg, env: env, req: Promote{Cluster: req.Cluster}}
-	for i := range cfg.Clusters {
-		if cfg.Clusters[i].Name == req.Cluster {
-			p.cluster = &cfg.Clusters[i]
-		}
-	}
+	p := promotion{cfg: cfg, env: env, req: Promote{Cluster: req.Cluster}, cluster: cfg.Cluster(req.Cluster)}
 	if p.cluster == nil {
 		return out, fmt.Errorf("no cluster %q in the configuration", req.Cluster)
 	}
@@ -103,7 +98,7 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 		return out, fmt.Errorf("node %s is the master of cluster %s", req.Node, req.Cluster)
 	}
 	out.Master = record.Node
-	master, err := holder(ctx, cfg, req.Cluster, *record)
+	master, err := openedNode(ctx, cfg, req.Cluster, *record)
 	if err != nil {
 		return out, err
 	}
@@ -144,20 +139,19 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 	}
 	say("rebuilding it from %s", record.Node)
 	out.Rebuilt = true
-	a := AdminAccount(p.cluster.Accounts)
-	conn := func(name string) (m mysqlconn.Config) {
-		for _, n := range p.cluster.Nodes {
-			if n.Name == name {
-				m = mysqlconn.Config{Addr: n.Addr, User: a.User, Password: a.Password.Reveal()}
-			}
-		}
-		return m
+	from, err := adminConn(p.cluster, record.Node)
+	if err != nil {
+		return out, err
 	}
-	if err := mysqlreplica.Rebuild(ctx, mysqlreplica.RebuildConfig{From: conn(record.Node), To: conn(req.Node), Source: src,
+	to, err := adminConn(p.cluster, req.Node)
+	if err != nil {
+		return out, err
+	}
+	if err := mysqlreplica.Rebuild(ctx, mysqlreplica.RebuildConfig{From: from, To: to, Source: src,
 		Progress: func(pr mysqlreplica.Progress) { out.Rows = pr.Rows }}); err != nil {
 		return out, err
 	}
-	return out, p.grant(ctx, conn(req.Node))
+	return out, p.grant(ctx, to)
 }
 
 // grant gives the working accounts of a rebuilt node, which may have been empty,
@@ -185,9 +179,7 @@ func (p *promotion) grant(ctx context.Context, node mysqlconn.Config) (err error
 		shards[h.Datastore] = append(shards[h.Datastore], h.Shard)
 	}
 	for ds, of := range shards {
-		if err := mysqlaccounts.GrantDatastore(ctx, db, mysqlaccounts.Set{
-			Worker: mysqlaccounts.Account{User: a.Worker.User}, Tailer: mysqlaccounts.Account{User: a.Tailer.User}, Indexer: mysqlaccounts.Account{User: a.Indexer.User},
-		}, ds, of); err != nil {
+		if err := mysqlaccounts.GrantDatastore(ctx, db, working(a), ds, of); err != nil {
 			return fmt.Errorf("grants on datastore %s: %w", ds, err)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -232,68 +231,18 @@ func (s *servers) beat(ctx context.Context, cluster string, beat int64, at time.
 // entities reads a server's own tables.
 type entities struct{ db *sql.DB }
 
-// headsAtOnce is how many shard_logs one statement reads.
-const headsAtOnce = 256
-
 // Heads calls f for every shard_log of the server.
 func (e entities) Heads(ctx context.Context, f func(cdc.Head) error) error {
-	shards, err := e.shards(ctx)
+	heads, err := mysql.Heads(ctx, e.db)
 	if err != nil {
 		return err
 	}
-	for len(shards) > 0 {
-		n := min(len(shards), headsAtOnce)
-		if err := e.heads(ctx, shards[:n], f); err != nil {
+	for _, h := range heads {
+		if err := f(cdc.Head{Shard: cdc.ShardKey{Datastore: h.Datastore, Shard: h.Shard}, Epoch: h.Epoch, Term: h.Term, Last: h.Last}); err != nil {
 			return err
 		}
-		shards = shards[n:]
 	}
 	return nil
-}
-
-func (e entities) shards(ctx context.Context) (out []cdc.ShardKey, err error) {
-	rows, err := e.db.QueryContext(ctx, "SELECT table_schema FROM information_schema.tables WHERE table_name = 'shard_log' ORDER BY 1")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		var name string
-		if err := rows.Scan(&name); err != nil {
-			return nil, err
-		}
-		if ds, shard, ok := cellog.ParseDatabaseName(name); ok {
-			out = append(out, cdc.ShardKey{Datastore: ds, Shard: shard})
-		}
-	}
-	return out, rows.Err()
-}
-
-func (e entities) heads(ctx context.Context, shards []cdc.ShardKey, f func(cdc.Head) error) (err error) {
-	var q strings.Builder
-	for i, k := range shards {
-		if i > 0 {
-			q.WriteString(" UNION ALL ")
-		}
-		fmt.Fprintf(&q, "SELECT %d, epoch, term, last_added_id FROM `%s`.shard_log", i, k)
-	}
-	rows, err := e.db.QueryContext(ctx, q.String())
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		var i int
-		var h cdc.Head
-		if err := rows.Scan(&i, &h.Epoch, &h.Term, &h.Last); err != nil {
-			return err
-		}
-		h.Shard = shards[i]
-		if err := f(h); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
 }
 
 // ReadEntity reads a shard's cells in order.

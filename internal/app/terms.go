@@ -26,8 +26,9 @@ func datastoreAcks(cfg *config.Config) func(string) storage.Ack {
 	}
 }
 
-// opened reads the newest record of each cluster from Kafka, to the uncommitted
-// end. A cluster without one is left out.
+// opened reads the newest record of each cluster from Kafka. A cluster without one
+// is left out. What is committed is enough: a claim and an open can be read by all
+// before whoever wrote them goes on.
 func opened(ctx context.Context, cfg *config.Config, env Env) (map[string]position.Cluster, error) {
 	out := map[string]position.Cluster{}
 	for i := range cfg.Clusters {
@@ -69,33 +70,32 @@ func LoadTerms(ctx context.Context, cfg *config.Config, env Env, cluster string)
 	for name, c := range all {
 		records = append(records, mysql.TermRecord{Cluster: name, Term: c.Term, State: c.State, Node: c.Node, ServerUUID: c.ServerUUID})
 	}
-	return withAdmin(cfg, cluster, own.Node, func(db *sql.DB) error {
-		s, err := mysqlreplica.Identity(ctx, db)
-		if err != nil {
-			return err
-		}
-		if s.ID != own.ServerUUID {
-			return fmt.Errorf("cluster %s: term %d opened %s as server %s, but it is %s now: promote a node", cluster, own.Term, own.Node, own.ServerUUID, s.ID)
-		}
-		return mysql.LoadTerms(ctx, db, records)
-	})
+	db, err := openedNode(ctx, cfg, cluster, own)
+	if err != nil {
+		return err
+	}
+	return errors.Join(mysql.LoadTerms(ctx, db, records), mysqlconn.Close(db))
 }
 
-// withAdmin calls f with a pool of a node's admin account.
-func withAdmin(cfg *config.Config, cluster, node string, f func(*sql.DB) error) (err error) {
-	for i := range cfg.Clusters {
-		if cfg.Clusters[i].Name != cluster {
-			continue
-		}
-		db, err := openAdmin(&cfg.Clusters[i], node)
-		if err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, mysqlconn.Close(db)) }()
-		if err := f(db); err != nil {
-			return fmt.Errorf("node %s/%s: %w", cluster, node, err)
-		}
-		return nil
+// openedNode opens a pool to the node that a cluster's record names, with the
+// admin account; it must be the server that was opened.
+func openedNode(ctx context.Context, cfg *config.Config, cluster string, c position.Cluster) (*sql.DB, error) {
+	cl := cfg.Cluster(cluster)
+	if cl == nil {
+		return nil, fmt.Errorf("cluster %s is not configured", cluster)
 	}
-	return fmt.Errorf("no cluster %q in the configuration", cluster)
+	db, err := openAdmin(cl, c.Node)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*nodePatience)
+	defer cancel()
+	s, err := mysqlreplica.Identity(ctx, db)
+	if err == nil && s.ID != c.ServerUUID {
+		err = fmt.Errorf("term %d opened server %s, but it is %s now", c.Term, c.ServerUUID, s.ID)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("node %s/%s: %w", cluster, c.Node, err), mysqlconn.Close(db))
+	}
+	return db, nil
 }

@@ -183,6 +183,27 @@ func Default() Config {
 	}
 }
 
+// Cluster returns a storage cluster, nil if there is none of that name.
+func (c *Config) Cluster(name string) *Cluster {
+	for i := range c.Clusters {
+		if c.Clusters[i].Name == name {
+			return &c.Clusters[i]
+		}
+	}
+	return nil
+}
+
+// Addr returns the address of a cluster's node, empty if it has none of that
+// name.
+func (c *Cluster) Addr(node string) string {
+	for _, n := range c.Nodes {
+		if n.Name == node {
+			return n.Addr
+		}
+	}
+	return ""
+}
+
 // Datastore returns the options of a datastore, the defaults if it is not
 // listed.
 func (c *Config) Datastore(name string) Datastore {

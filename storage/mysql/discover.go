@@ -86,7 +86,7 @@ func (s *Store) discover(ctx context.Context) error {
 
 // propose enters a shard's place into the routes if it is open there.
 func (s *Store) propose(n *node, sh ShardHead) {
-	if sh.State == "open" {
+	if sh.Open() {
 		s.routes.Set(storage.Route{Datastore: sh.Datastore, Shard: sh.Shard, Cluster: n.cluster, Node: n.Name, Epoch: sh.Epoch})
 	}
 }

@@ -35,45 +35,21 @@ type TermRecord struct {
 // nothing. db's account may write cellog_meta, also while the server is
 // read-only if it is to be told then.
 func LoadTerms(ctx context.Context, db *sql.DB, records []TermRecord) error {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return fmt.Errorf("load terms: %w", err)
-	}
-	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
-	for _, r := range records {
-		// Of one term, open comes after claimed. term is assigned last: the
-		// others look at the old one.
-		const newer = "VALUES(term) > term OR VALUES(term) = term AND VALUES(state) = 'open'"
-		_, err := tx.ExecContext(ctx, "INSERT INTO cellog_meta.terms (cluster, term, state, node, server_uuid, updated_at) VALUES (?, ?, ?, ?, ?, NOW(6)) "+
-			"ON DUPLICATE KEY UPDATE node = IF("+newer+", VALUES(node), node), server_uuid = IF("+newer+", VALUES(server_uuid), server_uuid), "+
-			"updated_at = NOW(6), state = IF("+newer+", VALUES(state), state), term = GREATEST(term, VALUES(term))",
-			r.Cluster, int(r.Term), r.State, r.Node, r.ServerUUID)
-		if err != nil {
-			return fmt.Errorf("load terms: cluster %s: %w", r.Cluster, err)
+	return inTx(ctx, db, func(tx *sql.Tx) error {
+		for _, r := range records {
+			// Of one term, open comes after claimed. term is assigned last: the
+			// others look at the old one.
+			const newer = "VALUES(term) > term OR VALUES(term) = term AND VALUES(state) = 'open'"
+			_, err := tx.ExecContext(ctx, "INSERT INTO cellog_meta.terms (cluster, term, state, node, server_uuid, updated_at) VALUES (?, ?, ?, ?, ?, NOW(6)) "+
+				"ON DUPLICATE KEY UPDATE node = IF("+newer+", VALUES(node), node), server_uuid = IF("+newer+", VALUES(server_uuid), server_uuid), "+
+				"updated_at = NOW(6), state = IF("+newer+", VALUES(state), state), term = GREATEST(term, VALUES(term))",
+				r.Cluster, int(r.Term), r.State, r.Node, r.ServerUUID)
+			if err != nil {
+				return fmt.Errorf("load terms: cluster %s: %w", r.Cluster, err)
+			}
 		}
-	}
-	if err := tx.Commit(); err != nil {
-		return fmt.Errorf("load terms: %w", err)
-	}
-	return nil
-}
-
-// Terms returns what a server knows of terms, by cluster.
-func Terms(ctx context.Context, db *sql.DB) (map[string]TermRecord, error) {
-	rows, err := db.QueryContext(ctx, "SELECT cluster, term, state, node, server_uuid FROM cellog_meta.terms")
-	if err != nil {
-		return nil, err
-	}
-	out := map[string]TermRecord{}
-	err = each(rows, func() error {
-		var r TermRecord
-		if err := rows.Scan(&r.Cluster, &r.Term, &r.State, &r.Node, &r.ServerUUID); err != nil {
-			return err
-		}
-		out[r.Cluster] = r
 		return nil
 	})
-	return out, err
 }
 
 // known is what a primary knew when it was seen to have a cell: its shard's
@@ -186,6 +162,9 @@ func shardDatabases(ctx context.Context, db *sql.DB) ([]string, error) {
 func unknownOutcome(why error) error {
 	return fmt.Errorf("%w (its primary has it, but it is not safe there alone: %w)", storage.ErrOutcomeUnknown, why)
 }
+
+// Open says that workers may write to the shard.
+func (h ShardHead) Open() bool { return h.State == stateOpen }
 
 // Closed says that nobody may write to the shard yet: a promotion goes on.
 func (h ShardHead) Closed() bool { return h.State == stateClosed }
