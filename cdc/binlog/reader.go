@@ -89,7 +89,9 @@ func (r *Reader) ask(ctx context.Context) (flavour, now string, err error) {
 		return "", "", convert(fmt.Sprintf("connect to %s", r.cfg.Addr), err)
 	}
 	defer conn.Close()
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	// The client's own Close is not for another goroutine than the one that asks.
+	socket := conn.Conn.Conn
+	stop := context.AfterFunc(ctx, func() { _ = socket.Close() })
 	defer stop()
 	one := func(query string) (string, error) {
 		res, err := conn.Execute(query)

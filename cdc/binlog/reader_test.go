@@ -216,6 +216,23 @@ func TestReaderStops(t *testing.T) {
 
 // A tailer that is held up, by Kafka or by a long way through entity, must not
 // lose the connection for it.
+// A stop in the middle of a question cuts it off, without a race between the one
+// who asks and the one who cuts.
+func TestStopCutsAQuestionOff(t *testing.T) {
+	r := newReader(t, mysqltest.Server(t), nil)
+	cut := 0
+	for i := range 200 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*20*time.Microsecond)
+		if _, err := r.Now(ctx); err != nil {
+			cut++
+		}
+		cancel()
+	}
+	if cut == 0 {
+		t.Error("no question was cut off")
+	}
+}
+
 func TestHandlerMayTakeLongerThanTheReadTimeout(t *testing.T) {
 	n := mysqltest.Server(t)
 	n.CreateShards(t, "trips", 1)
