@@ -155,5 +155,6 @@ func (s *NodeState) contents(ctx context.Context, db *sql.DB, cluster string) er
 		lag := max(time.Since(written.Time).Seconds(), 0)
 		s.LagSeconds = &lag
 	}
-	return db.QueryRowContext(ctx, "SELECT COUNT(*) FROM cellog_buffer.buffered_cells").Scan(&s.Buffered)
+	s.Buffered, err = mysql.CountCopies(ctx, db)
+	return err
 }

@@ -127,7 +127,7 @@ func (f *finish) drain(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		added, lost, err := mysql.AddCopies(ctx, f.db, k.Datastore, k.Shard, f.term, refs)
+		added, lost, err := mysql.AddCopies(ctx, f.db, f.cluster, k.Datastore, k.Shard, f.term, refs)
 		f.drained, f.lost = f.drained+added, f.lost+lost
 		if errors.Is(err, mysql.ErrDeposed) {
 			continue // it is open already: they are in

@@ -79,12 +79,12 @@ func (m *metrics) observeBuffer(ctx context.Context, n *node, any bool) {
 	count, age := 0.0, 0.0
 	if any {
 		var oldest sql.NullTime
-		if err := n.read.QueryRowContext(ctx, "SELECT COUNT(*) FROM cellog_buffer.buffered_cells").Scan(&count); err != nil {
+		if err := n.read.QueryRowContext(ctx, countCopies).Scan(&count); err != nil {
 			return
 		}
 		// The lowest id is the oldest but for those put at the same moment.
-		err := n.read.QueryRowContext(ctx, "SELECT buffered_at FROM cellog_buffer.buffered_cells ORDER BY id LIMIT 1").Scan(&oldest)
-		if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		if err := n.read.QueryRowContext(ctx, "SELECT LEAST(COALESCE(a, b), COALESCE(b, a)) FROM (SELECT (SELECT buffered_at FROM cellog_buffer.buffered_cells ORDER BY id LIMIT 1) AS a, "+
+			"(SELECT MIN(buffered_at) FROM cellog_buffer.numbered_copies) AS b) AS oldest").Scan(&oldest); err != nil {
 			return
 		}
 		if oldest.Valid {

@@ -179,7 +179,7 @@ func (d *dev) buffered(t *testing.T, addr, user, password string) (n int) {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if err := db.QueryRowContext(t.Context(), "SELECT COUNT(*) FROM cellog_buffer.buffered_cells").Scan(&n); err != nil {
+	if err := db.QueryRowContext(t.Context(), "SELECT (SELECT COUNT(*) FROM cellog_buffer.buffered_cells) + (SELECT COUNT(*) FROM cellog_buffer.numbered_copies)").Scan(&n); err != nil {
 		t.Fatal(err)
 	}
 	return n
