@@ -52,6 +52,14 @@ column_defs:
 // each.
 func configuration(t *testing.T, clusters int) *config.Config {
 	t.Helper()
+	cfg, _ := configured(t, clusters)
+	return cfg
+}
+
+// configured is configuration, with the servers.
+func configured(t *testing.T, clusters int) (*config.Config, []*mysqltest.Set) {
+	t.Helper()
+	var sets []*mysqltest.Set
 	cfg := config.Default()
 	cfg.Kafka.Brokers = kafkatest.Start(t).Addrs()
 	cfg.Kafka.Prefix = kafkatest.Prefix(t) // Apache Kafka is shared by the tests
@@ -67,13 +75,14 @@ func configuration(t *testing.T, clusters int) *config.Config {
 	a := mysqltest.Accounts
 	for i := range clusters {
 		s := mysqltest.Cluster(t, 1)
+		sets = append(sets, s)
 		c := config.Cluster{Name: fmt.Sprintf("c%d", i), Accounts: config.Accounts{Worker: acc(a.Worker), Tailer: acc(a.Tailer), Indexer: acc(a.Indexer), Admin: acc(a.Admin), Replica: acc(a.Replica)}}
 		for j, n := range append([]*mysqltest.Node{s.Master}, s.Minions...) {
 			c.Nodes = append(c.Nodes, config.Node{Name: fmt.Sprintf("c%d-n%d", i, j), Addr: n.Addr()})
 		}
 		cfg.Clusters = append(cfg.Clusters, c)
 	}
-	return &cfg
+	return &cfg, sets
 }
 
 type testLog struct{ t *testing.T }
