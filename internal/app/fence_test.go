@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/cdc"
+	"github.com/cellog/cellog/cdc/publish"
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/failpoint"
 	"github.com/cellog/cellog/internal/mysqlconn"
@@ -67,7 +69,9 @@ func (p *promotable) run(t *testing.T, r Role) (stop func()) {
 }
 
 // write stores cells in shard 0.
-func (p *promotable) write(t *testing.T, n int) []cellog.Put {
+func (p *promotable) write(t *testing.T, n int) []cellog.Put { t.Helper(); return p.writeTo(t, 0, n) }
+
+func (p *promotable) writeTo(t *testing.T, shard cellog.ShardID, n int) []cellog.Put {
 	t.Helper()
 	puts := make([]cellog.Put, n)
 	for i := range puts {
@@ -77,7 +81,7 @@ func (p *promotable) write(t *testing.T, n int) []cellog.Put {
 		}
 		puts[i] = cellog.Put{Key: cellog.Key{Row: uuid.New(), Column: "BASE", Ref: 1}, Body: b}
 	}
-	_, errs := p.w.store.Write(t.Context(), "trips", 0, puts)
+	_, errs := p.w.store.Write(t.Context(), "trips", shard, puts)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
@@ -195,8 +199,8 @@ func TestGate(t *testing.T) {
 // A promotion brings all copies in before anybody can write, and lets nobody
 // write until the last read that began before the claim is over.
 func TestShardsOpenLast(t *testing.T) {
-	defer func(d time.Duration) { openAfter = d }(openAfter)
-	openAfter = time.Hour
+	whole := wait
+	defer func() { wait = whole }()
 	p := newPromotable(t)
 	minion, db := p.sets[0].Minions[0], p.sets[0].Minions[0].DB(t, "")
 	if err := mysqlreplica.Stop(t.Context(), db); err != nil {
@@ -205,19 +209,17 @@ func TestShardsOpenLast(t *testing.T) {
 	puts := p.write(t, 5) // answered, for c1's master has the copies
 	p.sets[0].Master.Kill()
 	<-p.sets[0].Master.Done()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	drained := false
-	failpoint.Set(func(at string) bool {
-		if at == "promote/drained" {
-			drained = true
-			cancel()
-		}
-		return false
-	})
-	defer failpoint.Set(nil)
-	if out, err := PromoteCluster(ctx, p.cfg, p.env, Promote{Cluster: "c0"}); !errors.Is(err, context.Canceled) || !drained {
+	errWait := errors.New("the promoter dies while it waits")
+	var waited []time.Duration
+	wait = func(_ context.Context, d time.Duration) error {
+		waited = append(waited, d)
+		return errWait
+	}
+	if out, err := PromoteCluster(t.Context(), p.cfg, p.env, Promote{Cluster: "c0"}); !errors.Is(err, errWait) {
 		t.Fatalf("%+v %v, want it to wait until the reads are over", out, err)
+	}
+	if len(waited) != 1 || waited[0] <= 0 || waited[0] > openAfter {
+		t.Errorf("it waited %v, want what is left of %v", waited, openAfter)
 	}
 	if got := minion.Query(t, "SELECT CONCAT(state, ' ', last_added_id, ' ', @@global.read_only + 0) FROM "+head0); got != "closed 5 1" {
 		t.Errorf("before the wait is over the shard is: %s", got)
@@ -227,7 +229,7 @@ func TestShardsOpenLast(t *testing.T) {
 			t.Errorf("cell %d: added_id %q", i+1, got)
 		}
 	}
-	openAfter = 0
+	wait = func(context.Context, time.Duration) error { return nil }
 	if err := p.finishes(t); err != nil {
 		t.Fatal(err)
 	}
@@ -358,5 +360,47 @@ func TestTwoRejoinsAtOnce(t *testing.T) {
 	}
 	if got := minion.Query(t, "SELECT COUNT(*) FROM "+entity0+" WHERE row_key = ?", puts[0].Row[:]); got != "1" {
 		t.Error("the node has lost a cell")
+	}
+}
+
+// A node is opened only when all is final that the other masters had stored at
+// the claim: its copies may have lain on the old master.
+func TestOthersAreFinalFirst(t *testing.T) {
+	defer func(d time.Duration) { openAfter = d }(openAfter)
+	openAfter = 0
+	p := newPromotable(t)
+	p.writeTo(t, 1, 1)
+	pub, err := publish.New(publish.Config{Kafka: kafkaConfig(p.cfg, p.env, "test"), Cluster: "c1", Prefix: p.cfg.Kafka.Prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pub.Close()
+	passed := make(chan struct{})
+	var last cellog.AddedID
+	failpoint.Set(func(at string) bool {
+		switch at {
+		case "promote/gate-passed":
+			close(passed)
+		case "promote/others-final":
+			if pos, err := pub.Positions(context.Background()); err == nil {
+				last = pos.Shards[cdc.ShardKey{Datastore: "trips", Shard: 1}].Last
+			}
+		}
+		return false
+	})
+	defer failpoint.Set(nil)
+	done := make(chan error, 1)
+	go func() {
+		_, err := PromoteCluster(t.Context(), p.cfg, p.env, Promote{Cluster: "c0", Node: "c0-n1"})
+		done <- err
+	}()
+	<-passed
+	tl, err := NewTailers(p.cfg, p.env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.run(t, tl)
+	if err := <-done; err != nil || last != 1 {
+		t.Errorf("opened when the other cluster's cell 1 was final up to %d: %v", last, err)
 	}
 }
