@@ -404,3 +404,53 @@ func TestOthersAreFinalFirst(t *testing.T) {
 		t.Errorf("opened when the other cluster's cell 1 was final up to %d: %v", last, err)
 	}
 }
+
+// A worker's reads of a master are unmarked while its looks at the terms go on,
+// also when nothing happens; from a claim on until an open they are stale.
+func TestReadsBetweenAClaimAndAnOpenAreStale(t *testing.T) {
+	defer func(d time.Duration) { openAfter = d }(openAfter)
+	openAfter = 0
+	p := newPromotable(t)
+	read := func() cellog.Origin {
+		t.Helper()
+		_, _, o, err := p.w.store.Log(t.Context(), "trips", 0, 0, 1, "", 1, cellog.Master)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	becomes := func(stale bool) {
+		t.Helper()
+		waitFor(t, 20*time.Second, func() error {
+			if o := read(); o.Stale != stale {
+				return fmt.Errorf("%+v", o)
+			}
+			return nil
+		})
+	}
+	if o := read(); o.Stale {
+		t.Errorf("right after the start: %+v", o)
+	}
+	first := p.w.final.opened("c0").Looked
+	waitFor(t, 20*time.Second, func() error { // nothing is written meanwhile
+		if at := p.w.final.opened("c0").Looked; !at.After(first.Add(2 * lookEvery)) {
+			return fmt.Errorf("the last look was at %v, the first at %v", at, first)
+		}
+		return nil
+	})
+	pub, err := publish.New(publish.Config{Kafka: kafkaConfig(p.cfg, p.env, "test"), Cluster: "c0", Prefix: p.cfg.Kafka.Prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pub.Close()
+	c, err := pub.Claim(t.Context(), publish.ClaimRequest{Mark: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close(t.Context())
+	becomes(true)
+	if out, err := PromoteCluster(t.Context(), p.cfg, p.env, Promote{Cluster: "c0"}); err != nil || out.Node != "c0-n0" {
+		t.Fatalf("%+v %v", out, err)
+	}
+	becomes(false)
+}
