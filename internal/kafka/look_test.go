@@ -43,27 +43,32 @@ func TestFollowLooking(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	looks, seen := make(chan time.Time), ""
+	type look struct {
+		at   time.Time
+		seen string // until then
+	}
+	looks := make(chan look)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
+		seen := ""
 		done <- FollowLooking(ctx, cfg, Looking{Topic: topic, Every: 20 * time.Millisecond,
 			Record: func(f Fetched) error { seen += string(f.Value); return nil },
 			Looked: func(at time.Time) {
 				select {
-				case looks <- at:
+				case looks <- look{at, seen}:
 				case <-ctx.Done():
 				}
 			}})
 	}()
-	// after returns at a look that began later than a time.
-	after := func(start time.Time) {
+	// after returns what a look saw that began later than a time.
+	after := func(start time.Time) string {
 		t.Helper()
 		for end := time.After(30 * time.Second); ; {
 			select {
-			case at := <-looks:
-				if at.After(start) {
-					return
+			case l := <-looks:
+				if l.at.After(start) {
+					return l.seen
 				}
 			case err := <-done:
 				t.Fatalf("it ended: %v", err)
@@ -80,11 +85,7 @@ func TestFollowLooking(t *testing.T) {
 		}
 		want += fmt.Sprint(n)
 		// The answer may come before readers see it: the next commit waits.
-		for start := time.Now(); ; start = time.Now() {
-			after(start)
-			if seen == want {
-				break
-			}
+		for after(time.Now()) != want {
 		}
 		for range 3 { // idle
 			after(time.Now())
@@ -95,8 +96,7 @@ func TestFollowLooking(t *testing.T) {
 	if err := p.Abort(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	after(time.Now())
-	if seen != want {
+	if seen := after(time.Now()); seen != want {
 		t.Errorf("%q, want %q", seen, want)
 	}
 	cancel()
