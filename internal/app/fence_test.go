@@ -34,9 +34,12 @@ type promotable struct {
 	w    *Worker
 }
 
-func newPromotable(t *testing.T) *promotable {
+func newPromotable(t *testing.T) *promotable { t.Helper(); return newPromotableWith(t, 1) }
+
+// newPromotableWith has so many minions in c0.
+func newPromotableWith(t *testing.T, minions int) *promotable {
 	t.Helper()
-	cfg, sets := configured(t, 2)
+	cfg, sets := configuredWith(t, []int{minions, 1})
 	cfg.Indexer.Schemas = ""
 	p := &promotable{cfg: cfg, sets: sets, env: Env{Log: obs.NewLogger(testLog{t}, obs.LogConfig{Level: "error"})}}
 	if err := CreateDatastore(t.Context(), cfg, p.env, Create{Name: "trips", Shards: 2, Grant: true}); err != nil {
