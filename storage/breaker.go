@@ -31,3 +31,6 @@ func (b *Breaker) Success() { b.cb.RecordSuccess() }
 
 // Failure records that the node could not be reached.
 func (b *Breaker) Failure() { b.cb.RecordFailure() }
+
+// Open says whether calls are turned away for now.
+func (b *Breaker) Open() bool { return b.cb.IsOpen() }

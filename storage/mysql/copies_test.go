@@ -257,6 +257,12 @@ func TestTermsFence(t *testing.T) {
 	if got := numberedOn(t, h1, st.ds); got != "1" {
 		t.Errorf("%s copies on the node that was opened", got)
 	}
+	// Claimed it is none, whatever else fits.
+	h1.Exec(t, "UPDATE cellog_meta.terms SET state = 'claimed' WHERE cluster = 'c1'")
+	if err := write(); !errors.Is(err, storage.ErrOutcomeUnknown) {
+		t.Errorf("a server whose own term is only claimed: %v", err)
+	}
+	h1.Exec(t, "UPDATE cellog_meta.terms SET state = 'open' WHERE cluster = 'c1'")
 	// A replica has the same rows, but is another server.
 	h1.Exec(t, "UPDATE cellog_meta.terms SET server_uuid = 'another' WHERE cluster = 'c1'")
 	if err := write(); !errors.Is(err, storage.ErrOutcomeUnknown) {
@@ -367,4 +373,34 @@ func TestDrainOlderEpoch(t *testing.T) {
 	if got := copiesOn(t, holder, "buffered_cells", st.ds); got != "0" || len(d.answered) != 0 {
 		t.Errorf("%s copies, %d in mind", got, len(d.answered))
 	}
+}
+
+// A put that was answered by a primary which was deposed before the cell was
+// final says nothing: the number may be another cell's now.
+func TestDrainThroughADeposedPrimary(t *testing.T) {
+	primary, holder := mysqltest.Start(t), mysqltest.Start(t)
+	st := newCopying(t, primary, holder)
+	puts := somePuts(t, 1)
+	if _, errs := st.Write(t.Context(), st.ds, 0, puts); errs[0] != nil {
+		t.Fatal(errs[0])
+	}
+	holder.Exec(t, "UPDATE cellog_buffer.buffered_cells SET epoch = NULL, added_id = NULL")
+	d := NewDrainer(st.Store)
+	once := func(m storage.Mark, copies string, answered int) {
+		t.Helper()
+		st.marks.set(m)
+		if err := d.Once(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got := copiesOn(t, holder, "buffered_cells", st.ds); got != copies || len(d.answered) != answered {
+			t.Errorf("%+v: %s copies, %d answered, want %s and %d", m, got, len(d.answered), copies, answered)
+		}
+	}
+	once(storage.Mark{Epoch: 1, First: 1, Last: 0}, "1", 1)
+	// The promoted node has another cell as number 1, and that one is final.
+	primary.Exec(t, "UPDATE "+quote(st.ds, 0)+".entity SET row_key = x'"+fmt.Sprintf("%032x", 7)+"'; UPDATE "+quote(st.ds, 0)+".shard_log SET epoch = 2, term = 2")
+	once(storage.Mark{Epoch: 2, First: 1, Last: 1}, "1", 0)
+	until(t, "the store sees epoch 2", func() bool { r, err := st.Route(st.ds, 0); return err == nil && r.Epoch == 2 })
+	once(storage.Mark{Epoch: 2, First: 1, Last: 1}, "1", 1)
+	once(storage.Mark{Epoch: 2, First: 1, Last: 2}, "0", 0)
 }

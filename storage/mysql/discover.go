@@ -67,6 +67,9 @@ func (s *Store) discover(ctx context.Context) error {
 			s.routes.SetDatastore(d)
 		}
 	}
+	for _, c := range s.clusters {
+		s.metrics.observeNodes(c, &s.cfg)
+	}
 	if answered == 0 {
 		return fmt.Errorf("storage/mysql: no server answered: %w", errors.Join(errs...))
 	}

@@ -28,11 +28,19 @@ type metrics struct {
 	nodeUp         *prometheus.GaugeVec
 	bufferedCells  *prometheus.GaugeVec
 	bufferedAge    *prometheus.GaugeVec
+	rejectedCells  *prometheus.GaugeVec
+	breakerOpen    *prometheus.GaugeVec
+	clusterOpen    *prometheus.GaugeVec
+	masterWritable *prometheus.GaugeVec
+	lookAge        *prometheus.GaugeVec
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: "cellog_storage_" + name, Help: help})
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "cellog_storage_" + name, Help: help}, labels)
 	}
 	m := &metrics{
 		cells: prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -66,9 +74,15 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		bufferedAge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "cellog_storage_buffered_age_seconds", Help: "Age of the oldest of those copies; 0: there is none. Alert on a minute: a shard has no primary, or its cells do not reach Kafka.",
 		}, []string{"cluster", "node"}),
+		rejectedCells:  gauge("rejected_cells", "Copies on a server that lost to another body, or were refused for good.", "cluster", "node"),
+		breakerOpen:    gauge("breaker_open", "1 while a server is left alone because it gave no answers.", "cluster", "node"),
+		clusterOpen:    gauge("cluster_open", "1 if the newest term of a cluster in Kafka is open, 0 while it is claimed, or not known.", "cluster"),
+		masterWritable: gauge("master_writable", "1 if the node that a cluster's newest term opened answered the last look, and took writes.", "cluster"),
+		lookAge:        gauge("term_look_age_seconds", "Age of the last look at a cluster's terms in Kafka; above 2 s reads of its master are marked stale.", "cluster"),
 	}
 	if reg != nil {
-		reg.MustRegister(m.cells, m.batchCells, m.writeSeconds, m.redos, m.resolves, m.jointShards, m.splits, m.duplicateLooks, m.staleRoutes, m.uncopied, m.nodeUp, m.bufferedCells, m.bufferedAge)
+		reg.MustRegister(m.cells, m.batchCells, m.writeSeconds, m.redos, m.resolves, m.jointShards, m.splits, m.duplicateLooks, m.staleRoutes, m.uncopied, m.nodeUp, m.bufferedCells, m.bufferedAge,
+			m.rejectedCells, m.breakerOpen, m.clusterOpen, m.masterWritable, m.lookAge)
 	}
 	return m
 }
@@ -91,8 +105,38 @@ func (m *metrics) observeBuffer(ctx context.Context, n *node, any bool) {
 			age = max(time.Since(oldest.Time).Seconds(), 0)
 		}
 	}
+	var rejected float64
+	if err := n.read.QueryRowContext(ctx, "SELECT COUNT(*) FROM cellog_buffer.rejected_cells").Scan(&rejected); err == nil {
+		m.rejectedCells.WithLabelValues(n.cluster, n.Name).Set(rejected)
+	}
 	m.bufferedCells.WithLabelValues(n.cluster, n.Name).Set(count)
 	m.bufferedAge.WithLabelValues(n.cluster, n.Name).Set(age)
+}
+
+// observeNodes takes down what the last look found of a cluster.
+func (m *metrics) observeNodes(c *cluster, cfg *Config) {
+	one := func(yes bool) float64 {
+		if yes {
+			return 1
+		}
+		return 0
+	}
+	var o storage.Opened
+	if cfg.Masters != nil {
+		o = cfg.Masters(c.name)
+		m.clusterOpen.WithLabelValues(c.name).Set(one(o.Node != ""))
+		if !o.Looked.IsZero() {
+			m.lookAge.WithLabelValues(c.name).Set(cfg.Now().Sub(o.Looked).Seconds())
+		}
+	}
+	writable := false
+	for _, n := range c.nodes {
+		m.breakerOpen.WithLabelValues(c.name, n.Name).Set(one(n.breaker.Open()))
+		writable = writable || n.Name == o.Node && n.isWritable()
+	}
+	if o.Node != "" {
+		m.masterWritable.WithLabelValues(c.name).Set(one(writable))
+	}
 }
 
 func (m *metrics) observeWrite(b *batch, took time.Duration) {

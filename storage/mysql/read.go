@@ -137,6 +137,8 @@ func (s *Store) reading(ctx context.Context, datastore string, shard cellog.Shar
 			o.From = cellog.Minion
 			o.Stale = from == cellog.Master
 			o.Lag = n.lag(ctx)
+		} else if from == cellog.Master {
+			o.Stale = !s.vouched(n)
 		}
 		return o, err
 	}
@@ -144,6 +146,17 @@ func (s *Store) reading(ctx context.Context, datastore string, shard cellog.Shar
 		errs = append(errs, err)
 	}
 	return cellog.Origin{}, fmt.Errorf("datastore %q, shard %d: no server answered: %w (%w)", datastore, shard, storage.ErrUnavailable, errors.Join(errs...))
+}
+
+// vouched says whether a node was its cluster's master when it has just answered.
+// One that was replaced and does not know answers on: only a fresh look at the
+// terms tells.
+func (s *Store) vouched(n *node) bool {
+	if s.cfg.Masters == nil {
+		return true
+	}
+	now, o := s.cfg.Now(), s.cfg.Masters(n.cluster)
+	return o.Node == n.Name && now.Sub(o.Looked) <= storage.LookFor
 }
 
 // candidates returns the cluster's nodes in the order in which to ask them.
