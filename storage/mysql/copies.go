@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/failpoint"
 	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/schemas/forward"
 	"github.com/cellog/cellog/storage"
@@ -258,7 +260,11 @@ func (n *node) insertNumbered(ctx context.Context, d demand, copies []copyOf) er
 	}
 	sb := append(make([]byte, 0, 1000), begin+"SET @ok = NULL; SELECT 0 INTO @ok FROM cellog_meta.terms AS c JOIN cellog_meta.terms AS h WHERE c.cluster = "...)
 	sb = appendText(sb, d.owner)
-	sb = append(sb, " AND c.term <= "+strconv.Itoa(int(d.term))+" AND h.cluster = "...)
+	newest := d.term
+	if failpoint.Hit("storage/copies-of-any-term") {
+		newest = math.MaxInt32 // a test shows what the fence is for
+	}
+	sb = append(sb, " AND c.term <= "+strconv.Itoa(int(newest))+" AND h.cluster = "...)
 	sb = appendText(sb, n.cluster)
 	sb = append(sb, " AND h.term = "+strconv.Itoa(int(d.hold))+" AND h.state = 'open' AND h.server_uuid = "+self+" LOCK IN SHARE MODE; "+
 		"INSERT INTO cellog_buffer.numbered_copies (cluster, datastore, shard, epoch, last_id, tag, first_id, term, cells, buffered_at) VALUES "...)

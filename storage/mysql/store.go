@@ -30,6 +30,8 @@ type node struct {
 	seen     bool // answered the last look
 	beat     beat
 	self     string // the SQL expression that names the server for good; "": not looked at yet
+	looking  bool
+	looked   time.Time // when the last look began
 }
 
 // isWritable says whether the node answered the last look, and took writes.
@@ -164,20 +166,80 @@ func (s *Store) Stop(context.Context) error {
 	return s.closePools()
 }
 
+// keepLooking looks at each server by itself: one that is frozen does not hold
+// up what the others say. Where a primary may be away its cluster is looked at
+// more often, for another node may take its place at any time.
 func (s *Store) keepLooking(ctx context.Context, done chan<- struct{}) {
 	defer close(done)
-	t := time.NewTicker(s.cfg.RefreshEvery)
+	var looks sync.WaitGroup
+	defer looks.Wait()
+	t := time.NewTicker(max(s.cfg.RefreshEvery/hurry, 1))
 	defer t.Stop()
+	warned := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			if err := s.discover(ctx); err != nil && ctx.Err() == nil {
-				s.cfg.Logger.Warn("no storage server answers", "error", err)
+		}
+		answered := false
+		for _, c := range s.clusters {
+			every := s.cfg.RefreshEvery
+			if c.ails() {
+				every /= hurry
+			}
+			for _, n := range c.nodes {
+				if n.due(every) {
+					looks.Go(func() {
+						_ = s.look(ctx, n) // it is noted
+						n.lookedAt()
+					})
+				}
+				answered = answered || n.answered()
 			}
 		}
+		if !answered && time.Since(warned) > s.cfg.RefreshEvery {
+			s.cfg.Logger.Warn("no storage server answers")
+			warned = time.Now()
+		}
 	}
+}
+
+// hurry is how much more often the nodes of a cluster are looked at of which one
+// does not answer.
+const hurry = 10
+
+// ails says that a node does not answer, or not in time.
+func (c *cluster) ails() bool {
+	for _, n := range c.nodes {
+		if !n.breaker.Closed() || !n.answered() {
+			return true
+		}
+	}
+	return false
+}
+
+func (n *node) answered() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.seen
+}
+
+// due says that a look is due, which the caller then makes.
+func (n *node) due(every time.Duration) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.looking || time.Since(n.looked) < every {
+		return false
+	}
+	n.looking, n.looked = true, time.Now()
+	return true
+}
+
+func (n *node) lookedAt() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.looking = false
 }
 
 // Datastore returns what the servers record about a datastore, or
