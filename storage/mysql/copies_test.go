@@ -384,8 +384,10 @@ func TestDrainThroughADeposedPrimary(t *testing.T) {
 	if _, errs := st.Write(t.Context(), st.ds, 0, puts); errs[0] != nil {
 		t.Fatal(errs[0])
 	}
-	holder.Exec(t, "UPDATE cellog_buffer.buffered_cells SET epoch = NULL, added_id = NULL")
 	d := NewDrainer(st.Store)
+	if err := d.unnumber(t.Context(), st.clusters[1].nodes[0], placement{"c0", st.ds, 0}, 2); err != nil {
+		t.Fatal(err)
+	}
 	once := func(m storage.Mark, copies string, answered int) {
 		t.Helper()
 		st.marks.set(m)
