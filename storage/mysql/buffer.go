@@ -99,10 +99,13 @@ func (s *Store) holders(owner string) []*node {
 	return out
 }
 
-// insertCopies stores copies and returns the id of the first one.
-func insertCopies(ctx context.Context, on interface {
+// execer is a pool or a transaction.
+type execer interface {
 	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
-}, owner, datastore string, shard cellog.ShardID, puts []cellog.Put) (int64, error) {
+}
+
+// insertCopies stores copies and returns the id of the first one.
+func insertCopies(ctx context.Context, on execer, owner, datastore string, shard cellog.ShardID, puts []cellog.Put) (int64, error) {
 	var sb strings.Builder
 	sb.WriteString("INSERT INTO cellog_buffer.buffered_cells (cluster, datastore, shard, row_key, column_name, ref_key, body, traceparent, buffered_at) VALUES ")
 	args := make([]any, 0, 7*len(puts))

@@ -114,13 +114,18 @@ type placement struct {
 
 // node puts one holder's copies.
 func (d *Drainer) node(ctx context.Context, n *node) error {
-	var all []placement
-	rows, err := n.read.QueryContext(ctx, "SELECT DISTINCT cluster, datastore, shard FROM cellog_buffer.buffered_cells UNION SELECT DISTINCT cluster, datastore, shard FROM cellog_buffer.numbered_copies")
+	type found struct {
+		placement
+		oldest sql.NullInt32 // epoch of its numbered copies; NULL: these have no number
+	}
+	var all []found
+	rows, err := n.read.QueryContext(ctx, "SELECT cluster, datastore, shard, MIN(epoch) FROM cellog_buffer.numbered_copies GROUP BY cluster, datastore, shard "+
+		"UNION ALL SELECT DISTINCT cluster, datastore, shard, NULL FROM cellog_buffer.buffered_cells")
 	if err == nil {
 		err = each(rows, func() error {
-			var p placement
-			err := rows.Scan(&p.cluster, &p.datastore, &p.shard)
-			all = append(all, p)
+			var f found
+			err := rows.Scan(&f.cluster, &f.datastore, &f.shard, &f.oldest)
+			all = append(all, f)
 			return err
 		})
 	}
@@ -129,12 +134,14 @@ func (d *Drainer) node(ctx context.Context, n *node) error {
 	}
 	d.s.metrics.observeBuffer(ctx, n, len(all) > 0)
 	var errs []error
-	for _, p := range all {
-		mark, known := d.s.cfg.Marks.Mark(p.datastore, p.shard)
-		if known && mark.Last > 0 {
-			errs = append(errs, d.forget(ctx, n, p, mark))
+	for _, f := range all {
+		mark, known := d.s.cfg.Marks.Mark(f.datastore, f.shard)
+		if f.oldest.Valid && known && mark.Last > 0 {
+			errs = append(errs, d.forget(ctx, n, f.placement, mark))
 		}
-		errs = append(errs, d.placement(ctx, n, p, mark.Epoch))
+		if !f.oldest.Valid || cellog.Epoch(f.oldest.Int32) < mark.Epoch {
+			errs = append(errs, d.placement(ctx, n, f.placement, mark.Epoch, f.oldest.Valid))
+		}
 	}
 	return errors.Join(errs...)
 }
@@ -157,9 +164,10 @@ func (d *Drainer) forget(ctx context.Context, n *node, p placement, m storage.Ma
 	}
 }
 
-// placement puts a holder's copies of one shard that have no number, and those
-// of an older epoch than the given one, if the shard's primary is there.
-func (d *Drainer) placement(ctx context.Context, n *node, p placement, epoch cellog.Epoch) error {
+// placement puts a holder's copies of one shard that have no number, and with
+// older those of an older epoch than the given one, if the shard's primary is
+// there.
+func (d *Drainer) placement(ctx context.Context, n *node, p placement, epoch cellog.Epoch, older bool) error {
 	route, err := d.s.routes.Route(p.datastore, p.shard)
 	if errors.Is(err, storage.ErrUnavailable) {
 		return nil // nobody has it open: wait
@@ -171,8 +179,10 @@ func (d *Drainer) placement(ctx context.Context, n *node, p placement, epoch cel
 	if err != nil || !primary.isWritable() || route.Epoch < epoch {
 		return err // a deposed one is no primary
 	}
-	if err := d.unnumber(ctx, n, p, epoch); err != nil {
-		return err
+	if older {
+		if err := d.unnumber(ctx, n, p, epoch); err != nil {
+			return err
+		}
 	}
 	for after := int64(0); ; {
 		var ids []int64

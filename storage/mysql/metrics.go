@@ -65,15 +65,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		duplicateLooks: counter("duplicate_looks_total", "Write transactions that met a key which was taken."),
 		staleRoutes:    counter("route_looks_total", "Looks for a single shard's place, mostly after a stale route."),
 		uncopied:       counter("uncopied_cells_total", "Cells of which no other cluster's master took a copy, so that their answers waited until they were final."),
-		nodeUp: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "cellog_storage_node_up", Help: "Whether a server answered the last look: 1 or 0.",
-		}, []string{"cluster", "node"}),
-		bufferedCells: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "cellog_storage_buffered_cells", Help: "Copies that a server holds of other clusters' cells: those that are not final yet, and those whose primary gave no answer.",
-		}, []string{"cluster", "node"}),
-		bufferedAge: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "cellog_storage_buffered_age_seconds", Help: "Age of the oldest of those copies; 0: there is none. Alert on a minute: a shard has no primary, or its cells do not reach Kafka.",
-		}, []string{"cluster", "node"}),
+		nodeUp:         gauge("node_up", "Whether a server answered the last look: 1 or 0.", "cluster", "node"),
+		bufferedCells:  gauge("buffered_cells", "Copies that a server holds of other clusters' cells: those that are not final yet, and those whose primary gave no answer.", "cluster", "node"),
+		bufferedAge:    gauge("buffered_age_seconds", "Age of the oldest of those copies; 0: there is none. Alert on a minute: a shard has no primary, or its cells do not reach Kafka.", "cluster", "node"),
 		rejectedCells:  gauge("rejected_cells", "Copies on a server that lost to another body, or were refused for good.", "cluster", "node"),
 		breakerOpen:    gauge("breaker_open", "1 while a server is left alone because it gave no answers.", "cluster", "node"),
 		clusterOpen:    gauge("cluster_open", "1 if the newest term of a cluster in Kafka is open, 0 while it is claimed, or not known.", "cluster"),

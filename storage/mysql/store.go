@@ -32,6 +32,7 @@ type node struct {
 	self     string // the SQL expression that names the server for good; "": not looked at yet
 	looking  bool
 	looked   time.Time // when the last look began
+	lookErr  error     // what the last look met
 }
 
 // isWritable says whether the node answered the last look, and took writes.
@@ -182,6 +183,7 @@ func (s *Store) keepLooking(ctx context.Context, done chan<- struct{}) {
 			return
 		case <-t.C:
 		}
+		var errs []error
 		answered := false
 		for _, c := range s.clusters {
 			every := s.cfg.RefreshEvery
@@ -191,15 +193,15 @@ func (s *Store) keepLooking(ctx context.Context, done chan<- struct{}) {
 			for _, n := range c.nodes {
 				if n.due(every) {
 					looks.Go(func() {
-						_ = s.look(ctx, n) // it is noted
-						n.lookedAt()
+						n.lookedAt(s.look(ctx, n))
 					})
 				}
 				answered = answered || n.answered()
+				errs = append(errs, n.whySilent())
 			}
 		}
 		if !answered && time.Since(warned) > s.cfg.RefreshEvery {
-			s.cfg.Logger.Warn("no storage server answers")
+			s.cfg.Logger.Warn("no storage server answers", "error", errors.Join(errs...))
 			warned = time.Now()
 		}
 	}
@@ -236,10 +238,18 @@ func (n *node) due(every time.Duration) bool {
 	return true
 }
 
-func (n *node) lookedAt() {
+// lookedAt ends a look, which found err.
+func (n *node) lookedAt(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.looking = false
+	n.looking, n.lookErr = false, err
+}
+
+// whySilent is the error of the last look.
+func (n *node) whySilent() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.lookErr
 }
 
 // Datastore returns what the servers record about a datastore, or

@@ -75,7 +75,7 @@ func environment() (out string) {
 }
 
 // ledger appends the run to the file that CELLOG_CHAOS_LEDGER names, see
-// tools/chaos.sh.
+// tools/chaos.sh, which writes its header.
 func (c *chaos) ledger(seed uint64, seconds int, v verified) {
 	c.t.Helper()
 	file := os.Getenv("CELLOG_CHAOS_LEDGER")
@@ -86,15 +86,14 @@ func (c *chaos) ledger(seed uint64, seconds int, v verified) {
 	if c.t.Failed() {
 		result = "FAIL"
 	}
-	var counts, away []string
+	var kinds []string
 	for _, k := range slices.Sorted(maps.Keys(c.faults)) {
-		counts = append(counts, fmt.Sprintf("%s=%d", k, c.faults[k]))
-		worst, total := c.worst[k], c.total[k]
-		s := fmt.Sprintf("%s=%.2f/%.2f,%.2f/%.2f", k, worst.noCreated.Seconds(), total.noCreated.Seconds(), worst.noSuccess.Seconds(), total.noSuccess.Seconds())
+		worst := c.worst[k]
+		away := short(worst.noCreated) + " / " + short(worst.noSuccess)
 		if d, ok := c.first[k]; ok {
-			s += fmt.Sprintf(",%.2f", d.Seconds())
+			away += ", " + short(d)
 		}
-		away = append(away, s)
+		kinds = append(kinds, fmt.Sprintf("%s %d (%s)", k, c.faults[k], away))
 	}
 	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o644)
 	if err != nil {
@@ -102,8 +101,9 @@ func (c *chaos) ledger(seed uint64, seconds int, v verified) {
 		return
 	}
 	defer f.Close()
-	if _, err := fmt.Fprintf(f, "%s\t%s\t%d\t%s\t%s\t%d\t%d\t%s\t%d\t%d\t%d\t%d\t%s\t%s\n", os.Getenv("CELLOG_CHAOS_COMMIT"), time.Now().UTC().Format(time.RFC3339), seed,
-		harness.Flavour(), brokerKind(), seconds, c.injected(), strings.Join(counts, ";"), v.Acks.Acknowledged, v.lost(), v.Duplicates, v.OutOfOrder, strings.Join(away, ";"), result); err != nil {
+	a := v.Acks
+	if _, err := fmt.Fprintf(f, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", time.Now().UTC().Format(time.RFC3339), os.Getenv("CELLOG_CHAOS_COMMIT"),
+		harness.Flavour(), brokerKind(), seed, seconds, c.injected(), a.Acknowledged, a.Accepted, a.Rejected, v.lost(), v.Duplicates, v.OutOfOrder, result, strings.Join(kinds, ", ")); err != nil {
 		c.t.Error(err)
 	}
 }
