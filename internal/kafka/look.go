@@ -16,7 +16,7 @@ type Looking struct {
 	Partition int32
 	// From is the first offset to read.
 	From int64
-	// Every is how often the partition's end is looked up.
+	// Every is how often the partition's end is looked up, at most.
 	Every time.Duration
 	// Record gets each committed record, in order; its error ends it all.
 	Record func(Fetched) error
@@ -26,13 +26,14 @@ type Looking struct {
 }
 
 // lookPatience bounds the question for a partition's end: nothing is read
-// meanwhile.
-const lookPatience = time.Second
+// meanwhile. Only a test changes it.
+var lookPatience = time.Second
 
 // FollowLooking calls l.Record for every committed record of a partition, as it
 // comes, until ctx ends or an error, which is returned; and l.Looked again and
 // again, also while nothing comes: silence alone does not tell an idle partition
-// from a broker that is out of reach.
+// from a broker that is out of reach. A look that fails is left out, and holds up
+// no record; only that the topic is gone ends it all.
 func FollowLooking(ctx context.Context, cfg Config, l Looking) error {
 	if err := cfg.validate(); err != nil {
 		return err
@@ -54,17 +55,20 @@ func FollowLooking(ctx context.Context, cfg Config, l Looking) error {
 	end := int64(-1) // what was committed at asked; -1: all was read by then
 	for {
 		if end < 0 && time.Since(asked) >= l.Every {
-			at := time.Now()
-			if end, err = committedEnd(ctx, adm, l.Topic, l.Partition); err != nil {
+			asked = time.Now()
+			at, err := committedEnd(ctx, adm, l.Topic, l.Partition)
+			switch {
+			case err == nil:
+				end = at
+			case errors.Is(err, ErrUnknownTopic):
 				return err
 			}
-			asked = at
 		}
 		if end >= 0 && next >= end {
 			l.Looked(asked)
 			end = -1
 		}
-		if next, err = poll(ctx, cl, &l, asked.Add(l.Every), next); err != nil {
+		if next, err = poll(ctx, cl, &l, next); err != nil {
 			return err
 		}
 	}
@@ -77,16 +81,13 @@ func committedEnd(ctx context.Context, adm *kadm.Client, topic string, partition
 	if err != nil {
 		return 0, convert(err)
 	}
-	o, ok := ends.Lookup(topic, partition)
-	if !ok {
-		return 0, fmt.Errorf("topic %s, partition %d: %w", topic, partition, ErrUnknownTopic)
-	}
-	return o.Offset, convert(o.Err)
+	return listedOffset(ends, topic, partition)
 }
 
-// poll hands over what comes until a time, and returns the offset behind it.
-func poll(ctx context.Context, cl *kgo.Client, l *Looking, until time.Time, next int64) (int64, error) {
-	ask, cancel := context.WithDeadline(ctx, until)
+// poll hands over what comes first until the next look is due, and returns the
+// offset behind it.
+func poll(ctx context.Context, cl *kgo.Client, l *Looking, next int64) (int64, error) {
+	ask, cancel := context.WithTimeout(ctx, l.Every)
 	defer cancel()
 	fetches := cl.PollFetches(ask)
 	if err := ctx.Err(); err != nil {

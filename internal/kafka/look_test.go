@@ -114,3 +114,48 @@ func TestFollowLooking(t *testing.T) {
 		t.Errorf("the first look came after %q, want %q: %v", first, want, err)
 	}
 }
+
+// Looks that fail hold up no record, and are told to nobody.
+func TestFollowWithoutLooks(t *testing.T) {
+	old := lookPatience
+	lookPatience = time.Nanosecond
+	defer func() { lookPatience = old }()
+	broker, prefix := kafkatest.Start(t), kafkatest.Prefix(t)
+	cfg := Config{Addrs: broker.Addrs()}
+	adm, err := NewAdmin(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer adm.Close()
+	topic := prefix + "_cellog.positions.c1"
+	if _, err := adm.EnsureTopic(t.Context(), PositionsTopic(topic)); err != nil {
+		t.Fatal(err)
+	}
+	p, err := OpenProducer(t.Context(), ProducerConfig{Config: cfg, TransactionalID: prefix + "t", TransactionTimeout: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	err = p.Begin(t.Context())
+	if err == nil {
+		err = p.Send(t.Context(), NewMessage(topic, 0, record.Record{Key: []byte("k"), Value: []byte("v"), Time: time.Now()}))
+	}
+	if err == nil {
+		err = p.Flush(t.Context())
+	}
+	if err == nil {
+		err = p.Commit(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	enough := errors.New("enough")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	err = FollowLooking(ctx, cfg, Looking{Topic: topic, Every: 20 * time.Millisecond,
+		Record: func(f Fetched) error { return enough },
+		Looked: func(time.Time) { t.Error("a look that failed vouches for something") }})
+	if !errors.Is(err, enough) {
+		t.Errorf("following ended with %v before the record came", err)
+	}
+}

@@ -42,10 +42,10 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
-// writeOn only writes.
+// writeOn only writes. That a broken cellog hardly gets on is no finding.
 func writeOn(c *chaos) error {
-	if err := c.l.calm(300); err != nil {
-		return err
+	if err := c.l.calm(50); err != nil {
+		c.t.Fatal(err)
 	}
 	c.l.end()
 	v, findings := c.check(plantedTime)
