@@ -41,9 +41,6 @@ type broken struct {
 	role, point string
 	// stopAt is where a tailer stops itself, see child.
 	stopAt string
-	// apart has the first tailer tail c1 only and the second c2 only, and the
-	// first alone stop at stopAt.
-	apart bool
 }
 
 // rig is a whole cellog, each part of it a process with links to the others.
@@ -277,12 +274,6 @@ func (r *rig) addRole(role, name string) {
 		cfg.Worker.Advertise = "http://" + r.link("peers", name, cfg.Worker.Listen).addr()
 	}
 	b := r.broken
-	if role == "tailer" && b.apart {
-		cfg.Tailer.Clusters = []string{"c" + strings.TrimPrefix(name, role)}
-		if name != "tailer1" {
-			b.stopAt = ""
-		}
-	}
 	file := r.write(name, cfg)
 	var p *process
 	if b.role == role || role == "tailer" && b.stopAt != "" {
