@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"time"
 
 	"github.com/cellog/cellog/internal/mysqlserver"
 )
@@ -51,6 +52,9 @@ type Config struct {
 	// ServerEnv, if set, gives a node's server more environment variables,
 	// NAME=value.
 	ServerEnv func(node string) []string
+	// RestartWait is the longest wait before a server that ended by itself is
+	// started again; the first is 100 ms, or this if it is shorter. Default 10 s.
+	RestartWait time.Duration
 	// Restarted, if set, is called each time that a server which ended by
 	// itself is back, under another pid. It must not call Stop.
 	Restarted func()
@@ -63,6 +67,9 @@ func (c Config) withDefaults() Config {
 	c.Minions = slices.Clone(c.Minions)
 	if c.Flavour == "" {
 		c.Flavour = mysqlserver.Auto
+	}
+	if c.RestartWait == 0 {
+		c.RestartWait = 10 * time.Second
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

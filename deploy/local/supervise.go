@@ -11,11 +11,10 @@ import (
 )
 
 // The wait before a server is started again doubles from restartFirst to
-// restartMost. One that lived for restartCalm starts at restartFirst again: a
+// Config.RestartWait. One that lived for restartCalm starts at restartFirst again: a
 // server that comes up and falls over is no reason for a busy loop.
 const (
 	restartFirst = 100 * time.Millisecond
-	restartMost  = 10 * time.Second
 	restartCalm  = 30 * time.Second
 )
 
@@ -24,7 +23,8 @@ const (
 func (c *cluster) supervise(ctx context.Context, i int) {
 	name := c.state.Nodes[i].Name
 	log := c.cfg.Logger.With("node", name)
-	wait, since := restartFirst, time.Now()
+	first := min(restartFirst, c.cfg.RestartWait)
+	wait, since := first, time.Now()
 	for {
 		select {
 		case <-ctx.Done():
@@ -36,10 +36,10 @@ func (c *cluster) supervise(ctx context.Context, i int) {
 			return // it was stopped
 		}
 		if time.Since(since) > restartCalm {
-			wait = restartFirst
+			wait = first
 		}
 		log.Error("a private server has ended, starting it again", "error", err)
-		for ; err != nil; wait = min(2*wait, restartMost) {
+		for ; err != nil; wait = min(2*wait, c.cfg.RestartWait) {
 			c.setDown(name, err)
 			select {
 			case <-ctx.Done():

@@ -145,5 +145,5 @@ func adminConn(c *config.Cluster, node string) (mysqlconn.Config, error) {
 	if addr == "" {
 		return mysqlconn.Config{}, fmt.Errorf("cluster %s has no node %s", c.Name, node)
 	}
-	return mysqlconn.Config{Addr: addr, User: a.User, Password: a.Password.Reveal()}, nil
+	return mysqlconn.Config{Addr: addr, User: a.User, Password: a.Password.Reveal(), KeepReadOnly: true}, nil
 }

@@ -96,9 +96,6 @@ func (f *finish) run(ctx context.Context) error {
 		return err
 	}
 	failpoint.Hit("promote/terms-loaded")
-	if err := allowAdmin(ctx, f.db); err != nil {
-		return err
-	}
 	if err := f.drain(ctx); err != nil {
 		return err
 	}

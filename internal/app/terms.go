@@ -74,7 +74,11 @@ func LoadTerms(ctx context.Context, cfg *config.Config, env Env, cluster string)
 	if err != nil {
 		return err
 	}
-	return errors.Join(mysql.LoadTerms(ctx, db, records), mysqlconn.Close(db))
+	// A MySQL server that was restarted refuses administrators' writes too.
+	if err = allowAdmin(ctx, db); err == nil {
+		err = mysql.LoadTerms(ctx, db, records)
+	}
+	return errors.Join(err, mysqlconn.Close(db))
 }
 
 // openedNode opens a pool to the node that a cluster's record names, with the

@@ -185,6 +185,7 @@ func (r *rig) startServers() {
 		Logger:       slog.New(slog.NewTextHandler(r.log("servers"), nil)),
 		// Who is writable is the keeper's business, as in cellog dev.
 		LeaveReadOnly: true,
+		RestartWait:   200 * time.Millisecond, // killing them is our business
 		ServerEnv: func(node string) []string {
 			r.down.wait(node)
 			if node == clockNode {
