@@ -148,6 +148,9 @@ func (c *committer) gather(ctx context.Context, ch *chunk, in <-chan *chunk) err
 }
 
 func (c *committer) send(ctx context.Context, ch *chunk) error {
+	if c.cells == 0 && len(ch.items) > 0 {
+		failpoint.Hit("tailer/before-send-" + c.name) // no transaction is open
+	}
 	for i := range ch.items {
 		it := &ch.items[i]
 		c.cells++

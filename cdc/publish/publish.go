@@ -167,6 +167,9 @@ func (p *Publisher) producer(ctx context.Context) (*kafka.Producer, error) {
 	if failpoint.Hit("publish/idempotent-only") {
 		id = "" // a test shows what fencing is for
 	}
+	if failpoint.Hit("publish/unfenced") {
+		id += "-unfenced" // likewise, for a promotion
+	}
 	prod, err := kafka.OpenProducer(ctx, kafka.ProducerConfig{
 		Config: p.cfg.Kafka, TransactionalID: id,
 		TransactionTimeout: p.cfg.TransactionTimeout,

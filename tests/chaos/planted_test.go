@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccy/go-yaml"
+
+	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/tests/harness"
 )
 
@@ -29,6 +32,7 @@ func TestPlanted(t *testing.T) {
 		"copies go before their cells are in Kafka": {broken{role: "worker", point: "storage/settle-unfinal"}, loseCopies},
 		"copies without a look at the term":         {broken{role: "worker", point: "storage/copies-of-any-term"}, earnForTheDeposed},
 		"a promotion without the gate":              {broken{role: "promote", point: "promote/ungated"}, promoteTheLagging},
+		"a promotion that fences no tailer":         {broken{role: "promote", point: "publish/unfenced", stopAt: "tailer/before-send-c1"}, promoteBesideTailer},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newChaos(t, harness.Seed(t), 1, p.broken)
@@ -137,6 +141,60 @@ func promoteTheLagging(c *chaos) error {
 	c.l.end()
 	v, findings := c.check(plantedTime)
 	if v.Acks.Lost == 0 {
+		return nil
+	}
+	return errors.Join(findings...)
+}
+
+// promoteBesideTailer replaces a master that is gone while the cluster's only
+// tailer is frozen with cells that only it and its own node have still.
+func promoteBesideTailer(c *chaos) error {
+	tailers := c.r.role("tailer")
+	// A tailer that starts anew would fence it: let the other one have c2 alone.
+	other := tailers[1]
+	text, err := os.ReadFile(filepath.Join(c.r.dir, other.name+".yml"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	var cfg config.Config
+	if err := yaml.Unmarshal(text, &cfg); err != nil {
+		c.t.Fatal(err)
+	}
+	cfg.Tailer.Clusters = []string{"c2"}
+	other.kill()
+	c.r.write(other.name, cfg)
+	other.start()
+	other.await()
+	if err := c.l.calm(50); err != nil {
+		c.t.Fatal(err)
+	}
+	master, tailed, _, err := c.behind()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	frozen := c.stoppedTailer()
+	if frozen != tailers[0] {
+		c.t.Fatalf("%s is frozen, want %s", frozen.name, tailers[0].name)
+	}
+	if err := c.r.loseDisk(master); err != nil {
+		c.t.Fatal(err)
+	}
+	c.r.linkOf("admin", tailed.Name).set(cut) // only its tailer reaches it
+	if _, err := c.promote("c1", nil); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := c.l.calm(100); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := syscall.Kill(frozen.pid(), syscall.SIGCONT); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := c.l.calm(100); err != nil {
+		c.t.Log(err) // broken is no finding: the checks are to find it
+	}
+	c.l.end()
+	v, findings := c.check(plantedTime)
+	if v.lost()+v.Duplicates == 0 {
 		return nil
 	}
 	return errors.Join(findings...)
