@@ -30,7 +30,8 @@ export CELLOG_CHAOS_SECONDS=${2:-120}
 CELLOG_CHAOS_COMMIT=$(git rev-parse --short HEAD)
 git diff --quiet HEAD -- . ':!docs/chaos.tsv' || CELLOG_CHAOS_COMMIT+=-dirty
 export CELLOG_CHAOS_COMMIT
-if [ -z "${TMPDIR:-}" ] && [ "$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $4 }')" -gt $((8 << 20)) ] 2>/dev/null; then
+free=$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 { print $4 }') || true
+if [ -z "${TMPDIR:-}" ] && [ "${free:-0}" -gt $((8 << 20)) ] && ! findmnt -no OPTIONS /dev/shm 2>/dev/null | grep -qw noexec; then
   export TMPDIR=/dev/shm
 fi
 [ ! -x .cache/mysql/mysqld ] || export CELLOG_MYSQLD=$PWD/.cache/mysql/mysqld
