@@ -193,13 +193,12 @@ func TestWorkerAccount(t *testing.T) {
 	n := mysqltest.Server(t)
 	n.CreateShards(t, "doc", 1)
 	database := cellog.DatabaseName("doc", 0)
-	denied := mysqlconn.IsDenied
-	for _, f := range Worker(t.Context(), "c0", n.As(t, mysqltest.Accounts.Worker, ""), database, denied) {
+	for _, f := range Worker(t.Context(), "c0", n.As(t, mysqltest.Accounts.Worker, ""), database) {
 		if f.Level != OK {
 			t.Errorf("%+v", f)
 		}
 	}
-	for _, f := range Worker(t.Context(), "c0", n.DB(t, ""), database, denied) {
+	for _, f := range Worker(t.Context(), "c0", n.DB(t, ""), database) {
 		if f.Level != Bad || !strings.Contains(f.Fix, "REVOKE") {
 			t.Errorf("%+v", f)
 		}
@@ -252,18 +251,22 @@ func TestStrangersAndTwins(t *testing.T) {
 		return s
 	}
 	master, minion, other := see("c0", "a", c.Master), see("c0", "b", c.Minions[0]), see("c1", "c", lone)
-	if other.ID == master.ID { // its id must differ for it to be a stranger
-		lone.Exec(t, "SET GLOBAL server_id = 4711")
-		other = see("c1", "c", lone)
-	}
 	if minion.Source != master.ID || master.Source != "" {
 		t.Errorf("the minion follows %q, the master is %q and follows %q", minion.Source, master.ID, master.Source)
 	}
-	if f := worstOf(Cluster("c0", []Server{master, minion}), "replication source"); f.Level != "absent" {
+	if f := worstOf(Sources([]Server{master, minion, other}), "replication source"); f.Level != OK || f.Found != "c0/a" {
 		t.Errorf("%+v", f)
 	}
-	if f := worstOf(Cluster("c1", []Server{other, minion}), "replication source"); f.Level != Bad {
+	strange := minion
+	strange.Node.Cluster = "c1"
+	if f := worstOf(Sources([]Server{master, strange, other}), "replication source"); f.Level != Bad || f.Found != "c0/a" {
 		t.Errorf("a minion of another cluster: %+v", f)
+	}
+	if f := worstOf(Sources([]Server{other, strange}), "replication source"); f.Level != Bad || !strings.Contains(f.Found, c.Master.Addr()) {
+		t.Errorf("a minion of a server that nobody knows: %+v", f)
+	}
+	if f := worstOf(Sources([]Server{other, strange, {Node: Node{Cluster: "c1"}}}), "replication source"); f.Level != Warn {
+		t.Errorf("a minion of one that may be of its cluster: %+v", f)
 	}
 	if f := Machines([]Server{master, minion, other, {}, {}}); len(f) != 0 {
 		t.Errorf("%+v", f)
