@@ -70,6 +70,25 @@ func TestOldMasterWithErrantCells(t *testing.T) {
 		all = append(all, a)
 	}
 	cluster := func() []string { return []string{"--config", d.config(t)} }
+	// doctor runs it, demands its exit code, and returns what it finds bad.
+	doctor := func(want int) string {
+		t.Helper()
+		stdout, stderr, code := harness.Try(t, append([]string{"doctor", "--format", "json"}, cluster()...)...)
+		var found []struct{ Where, Check, Level, Found, Why, Fix string }
+		if err := json.Unmarshal([]byte(stdout), &found); err != nil || code != want {
+			t.Errorf("doctor: exit %d, want %d: %s%s (%v)", code, want, stdout, stderr, err)
+		}
+		var bad []string
+		for _, f := range found {
+			if f.Level == "bad" {
+				bad = append(bad, f.Where+": "+f.Check+" is "+f.Found+": "+f.Fix)
+			}
+		}
+		return strings.Join(bad, "\n")
+	}
+	if bad := doctor(0); bad != "" {
+		t.Error(bad)
+	}
 	for i, errant := range []string{"drop", "put"} {
 		name, shard := []string{"c1", "c2"}[i], cellog.ShardID(i)
 		old, next, database := name+"a", name+"b", cellog.DatabaseName("trips", shard)
@@ -106,6 +125,15 @@ func TestOldMasterWithErrantCells(t *testing.T) {
 		}
 		stands := acked{rival.key, `{"total":4}`}
 		put(stands)
+		harness.WaitFor(t, time.Minute, func() error { // it was told that it is no master
+			if out, _, _ := harness.Try(t, append([]string{"cluster", "list", name}, cluster()...)...); strings.Count(out, "spare")+strings.Count(out, "minion") != 1 {
+				return errors.New(out)
+			}
+			return nil
+		})
+		if bad := doctor(3); !strings.Contains(bad, old+": replication is not a replica") || strings.Contains(bad, next) {
+			t.Errorf("the old master is back: %s", bad)
+		}
 		// rejoin runs the command and demands its exit code.
 		rejoin := func(want int, args ...string) (stdout, stderr string) {
 			t.Helper()
@@ -168,6 +196,9 @@ func TestOldMasterWithErrantCells(t *testing.T) {
 		}
 		if stdout, _ := rejoin(0, name, old); !strings.Contains(stdout, old+" follows "+next+", re-pointed") {
 			t.Errorf("once more: %s", stdout)
+		}
+		if bad := doctor(0); bad != "" {
+			t.Errorf("it follows: %s", bad)
 		}
 		d.checkAcknowledged(t, all)
 		harness.WaitFor(t, time.Minute, func() error {
