@@ -174,7 +174,7 @@ func (in *inspection) compare(ctx context.Context) (found []doctor.Finding) {
 		if err != nil {
 			found = append(found, doctor.Finding{Where: c.Name, Check: "the opened node", Level: doctor.Warn, Found: err.Error(),
 				Why: "its positions could not be read, so terms and owners were not compared", Fix: "start the brokers, or correct kafka.brokers and kafka.prefix"})
-			continue
+			break // the next one would wait as long
 		}
 		for k, s := range pos.Shards { // the one that owns it says so in a newer epoch
 			if name := cellog.DatabaseName(k.Datastore, k.Shard); s.Epoch >= epochs[name] {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cellog/cellog/cdc/publish"
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/doctor"
 	"github.com/cellog/cellog/internal/mysqlaccounts"
@@ -278,5 +279,48 @@ func TestStartsNameWhatIsWrong(t *testing.T) {
 	}
 	if !strings.Contains(log.String(), "one cluster alone") {
 		t.Errorf("no warning: %s", log.String())
+	}
+}
+
+// A claim that was left is named, with what goes on from there; so is a master
+// that was not told of it.
+func TestDoctorFindsAClaimThatWasLeft(t *testing.T) {
+	defer func(d time.Duration) { openAfter = d }(openAfter)
+	openAfter = 0
+	p := newPromotable(t)
+	pub, err := publish.New(publish.Config{Kafka: kafkaConfig(p.cfg, p.env, "test"), Cluster: "c0", Prefix: p.cfg.Kafka.Prefix})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pub.Close()
+	c, err := pub.Claim(t.Context(), publish.ClaimRequest{Mark: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close(t.Context())
+	of := func(where, check string) doctor.Finding {
+		t.Helper()
+		for _, f := range Inspect(t.Context(), p.cfg, p.env) {
+			if f.Where == where && f.Check == check {
+				return f
+			}
+		}
+		t.Fatalf("no %s of %s", check, where)
+		return doctor.Finding{}
+	}
+	if f := of("c0", "the opened node"); f.Level != doctor.Bad || !strings.Contains(f.Found, "term 2, claimed") || f.Fix != "cellog cluster promote c0" {
+		t.Errorf("%+v", f)
+	}
+	if f := of("c1-n0", "the term of cluster c0"); f.Level != doctor.Warn || f.Found != "term 1, open" || f.Fix != "cellog cluster promote c0" {
+		t.Errorf("%+v", f)
+	}
+	if _, err := PromoteCluster(t.Context(), p.cfg, p.env, Promote{Cluster: "c0"}); err != nil {
+		t.Fatal(err)
+	}
+	if f := of("c0", "the opened node"); f.Level != doctor.OK {
+		t.Errorf("%+v", f)
+	}
+	if f := of("c1-n0", "the term of cluster c0"); f.Level != doctor.OK {
+		t.Errorf("%+v", f)
 	}
 }

@@ -94,7 +94,7 @@ func Sources(servers []Server) (out []Finding) {
 		case !known:
 			f.Found = s.SourceAddr + " (server_id " + s.Source + "), which is none of those that answer"
 			f.Level, f.Why = Bad, "it follows a server that is not of its cluster"
-			if missing(s.Node.Cluster, servers) {
+			if missing(s.Node.Cluster, servers) || s.Source == "0" { // 0: it was never reached
 				f.Level, f.Why = Warn, "whether that is of its cluster is not known: not all of its nodes answer"
 			}
 		case from.Node.Cluster != s.Node.Cluster:
