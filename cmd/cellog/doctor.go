@@ -19,9 +19,10 @@ func newDoctor() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Inspect servers and brokers, and say how to mend what is wrong",
-		Long: `Inspect every MySQL server and the Kafka brokers: versions, binlog and durability settings, GTIDs, replication,
-read-only minions, the worker's rights, and the settings of topics. "bad" breaks a promise, "warn" costs speed or
-comfort.
+		Long: `Inspect every MySQL server and the Kafka brokers: versions, binlog and durability settings, GTIDs; who follows whom,
+read-only minions, servers and shards that are in two clusters, the node that was opened; what each master was told of
+the clusters' terms; the passwords of the accounts, and their rights, each with the GRANT that mends it; the settings
+of topics. "bad" breaks a promise, "warn" costs speed or comfort.
 
 Exit codes: 0 nothing bad, 3 something is bad.`,
 		Example: `  cellog doctor

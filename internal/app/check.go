@@ -8,76 +8,10 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/config"
-	"github.com/cellog/cellog/internal/doctor"
-	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/internal/verify"
 	"github.com/cellog/cellog/storage"
 	"github.com/cellog/cellog/storage/mysql"
 )
-
-// Inspect runs the doctor over all servers and brokers of a configuration.
-func Inspect(ctx context.Context, cfg *config.Config, env Env) []doctor.Finding {
-	var found []doctor.Finding
-	datastores := map[string]storage.Datastore{}
-	var clusters []string
-	var servers []doctor.Server
-	for i := range cfg.Clusters {
-		c := &cfg.Clusters[i]
-		clusters = append(clusters, c.Name)
-		f, s := inspectCluster(ctx, cfg, c, datastores)
-		found, servers = append(found, f...), append(servers, s...)
-	}
-	found = append(found, doctor.Machines(servers)...)
-	s := doctor.Stream{Kafka: kafkaConfig(cfg, env, "cellog-doctor"), Prefix: cfg.Kafka.Prefix, Clusters: clusters}
-	for _, d := range datastores {
-		s.Datastores = append(s.Datastores, doctor.Datastore{Name: d.Name, Partitions: d.Partitions})
-	}
-	return append(found, doctor.Kafka(ctx, s)...)
-}
-
-func inspectCluster(ctx context.Context, cfg *config.Config, c *config.Cluster, datastores map[string]storage.Datastore) (found []doctor.Finding, servers []doctor.Server) {
-	for _, n := range c.Nodes {
-		db, err := openAdmin(c, n.Name)
-		if err != nil {
-			found = append(found, doctor.Finding{Where: n.Name, Check: "connection", Level: doctor.Bad, Found: err.Error(), Fix: "set clusters[].accounts.admin"})
-			continue
-		}
-		f, s := doctor.MySQL(ctx, doctor.Node{Cluster: c.Name, Name: n.Name, DB: db, MaxBody: int64(cfg.Limits.BodyBytes)})
-		found, servers = append(found, f...), append(servers, s)
-		if s.Writable {
-			heads, err := mysql.Heads(ctx, db)
-			if err == nil && len(heads) > 0 {
-				found = append(found, inspectWorker(ctx, c, n, cellog.DatabaseName(heads[0].Datastore, heads[0].Shard))...)
-			}
-			if all, err := mysql.DatastoresOf(ctx, db); err == nil {
-				for _, d := range all {
-					datastores[d.Name] = d
-				}
-			}
-		}
-		if err := db.Close(); err != nil {
-			found = append(found, doctor.Finding{Where: n.Name, Check: "connection", Level: doctor.Warn, Found: err.Error()})
-		}
-	}
-	return append(found, doctor.Cluster(c.Name, servers)...), servers
-}
-
-func inspectWorker(ctx context.Context, c *config.Cluster, n config.Node, database string) []doctor.Finding {
-	a := WorkerAccount(c.Accounts)
-	if a.User == "" || a.User == AdminAccount(c.Accounts).User {
-		return []doctor.Finding{{Where: n.Name, Check: "the worker's account", Level: doctor.Warn, Found: "not given", Want: "an account of its own",
-			Why: "whether it may change cells was not tried", Fix: "set clusters[].accounts.worker, or give --config"}}
-	}
-	db, err := mysqlconn.Open(mysqlconn.Config{Addr: n.Addr, User: a.User, Password: a.Password.Reveal(), MaxOpen: 1})
-	if err != nil {
-		return []doctor.Finding{{Where: n.Name, Check: "the worker's account", Level: doctor.Bad, Found: err.Error(), Fix: "set clusters[].accounts.worker"}}
-	}
-	found := doctor.Worker(ctx, n.Name, db, database, mysqlconn.IsDenied)
-	if err := db.Close(); err != nil {
-		found = append(found, doctor.Finding{Where: n.Name, Check: "the worker's account", Level: doctor.Warn, Found: err.Error()})
-	}
-	return found
-}
 
 // Verify compares a datastore's entity tables with Kafka and the indexes. c
 // holds what the caller wants of it (Wait, Parallel, Detail, Progress); the

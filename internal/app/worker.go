@@ -122,6 +122,9 @@ func (w *Worker) Start(ctx context.Context) error {
 	w.cancelDrain = cancel
 	w.draining.Go(func() { mysql.NewDrainer(w.store).Run(drain) })
 	w.started = true
+	if len(w.cfg.Clusters) == 1 {
+		w.log.Warn("one cluster alone: no other one can hold copies, so unless ack is final an acknowledged cell may be on its master's disk alone", "cluster", w.cfg.Clusters[0].Name)
+	}
 	w.log.Info("serving", "http", w.server.Addr())
 	return nil
 }

@@ -126,8 +126,8 @@ func TestArchitecturePageIsShort(t *testing.T) {
 	}
 }
 
-// Every test that the guarantees name must exist, and every guarantee must
-// have a row.
+// Every test that the guarantees and their counter-proofs name must exist, and
+// every guarantee must have a row.
 func TestGuaranteesNameRealTests(t *testing.T) {
 	m := load(t)
 	tests := map[string]bool{}
@@ -147,9 +147,12 @@ func TestGuaranteesNameRealTests(t *testing.T) {
 			t.Errorf("docs/guarantees.md does not speak of %s", g)
 		}
 	}
-	for _, ref := range regexp.MustCompile("`([a-z0-9/_]*)\\.((?:Test|Fuzz|Benchmark)[A-Za-z0-9_]*)`").FindAllStringSubmatch(text, -1) {
-		if !tests[ref[1]+"."+ref[2]] {
-			t.Errorf("docs/guarantees.md names %s.%s, which does not exist", ref[1], ref[2])
+	named := regexp.MustCompile("`([a-z0-9/_]*)\\.((?:Test|Fuzz|Benchmark)[A-Za-z0-9_]*)`")
+	for doc, text := range map[string]string{"guarantees.md": text, "proofs.md": readDoc(t, "proofs.md")} {
+		for _, ref := range named.FindAllStringSubmatch(text, -1) {
+			if !tests[ref[1]+"."+ref[2]] {
+				t.Errorf("docs/%s names %s.%s, which does not exist", doc, ref[1], ref[2])
+			}
 		}
 	}
 }

@@ -2,7 +2,8 @@
 // says of each setting that breaks a promise what it costs and how to mend it.
 //
 //	findings := doctor.MySQL(ctx, node)       // one server
-//	findings = append(findings, doctor.Cluster("c0", nodes)...)
+//	findings = append(findings, doctor.Cluster("c0", servers)...)
+//	findings = append(findings, doctor.Machines(all)...) // and Sources, OpenedNode, Terms, Shards
 //	findings = append(findings, doctor.Kafka(ctx, cfg, topics)...)
 //
 // A finding is Bad where a promise breaks (cells may be lost, doubled, or not

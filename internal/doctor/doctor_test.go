@@ -193,13 +193,12 @@ func TestWorkerAccount(t *testing.T) {
 	n := mysqltest.Server(t)
 	n.CreateShards(t, "doc", 1)
 	database := cellog.DatabaseName("doc", 0)
-	denied := mysqlconn.IsDenied
-	for _, f := range Worker(t.Context(), "c0", n.As(t, mysqltest.Accounts.Worker, ""), database, denied) {
+	for _, f := range Worker(t.Context(), "c0", n.As(t, mysqltest.Accounts.Worker, ""), database) {
 		if f.Level != OK {
 			t.Errorf("%+v", f)
 		}
 	}
-	for _, f := range Worker(t.Context(), "c0", n.DB(t, ""), database, denied) {
+	for _, f := range Worker(t.Context(), "c0", n.DB(t, ""), database) {
 		if f.Level != Bad || !strings.Contains(f.Fix, "REVOKE") {
 			t.Errorf("%+v", f)
 		}
@@ -252,18 +251,22 @@ func TestStrangersAndTwins(t *testing.T) {
 		return s
 	}
 	master, minion, other := see("c0", "a", c.Master), see("c0", "b", c.Minions[0]), see("c1", "c", lone)
-	if other.ID == master.ID { // its id must differ for it to be a stranger
-		lone.Exec(t, "SET GLOBAL server_id = 4711")
-		other = see("c1", "c", lone)
-	}
 	if minion.Source != master.ID || master.Source != "" {
 		t.Errorf("the minion follows %q, the master is %q and follows %q", minion.Source, master.ID, master.Source)
 	}
-	if f := worstOf(Cluster("c0", []Server{master, minion}), "replication source"); f.Level != "absent" {
+	if f := worstOf(Sources([]Server{master, minion, other}), "replication source"); f.Level != OK || f.Found != "c0/a" {
 		t.Errorf("%+v", f)
 	}
-	if f := worstOf(Cluster("c1", []Server{other, minion}), "replication source"); f.Level != Bad {
+	strange := minion
+	strange.Node.Cluster = "c1"
+	if f := worstOf(Sources([]Server{master, strange, other}), "replication source"); f.Level != Bad || f.Found != "c0/a" {
 		t.Errorf("a minion of another cluster: %+v", f)
+	}
+	if f := worstOf(Sources([]Server{other, strange}), "replication source"); f.Level != Bad || !strings.Contains(f.Found, c.Master.Addr()) {
+		t.Errorf("a minion of a server that nobody knows: %+v", f)
+	}
+	if f := worstOf(Sources([]Server{other, strange, {Node: Node{Cluster: "c1"}}}), "replication source"); f.Level != Warn {
+		t.Errorf("a minion of one that may be of its cluster: %+v", f)
 	}
 	if f := Machines([]Server{master, minion, other, {}, {}}); len(f) != 0 {
 		t.Errorf("%+v", f)
@@ -271,5 +274,81 @@ func TestStrangersAndTwins(t *testing.T) {
 	twin := see("c1", "d", c.Master)
 	if f := Machines([]Server{master, minion, twin}); len(f) != 1 || f[0].Level != Bad || f[0].Where != "d" || !strings.Contains(f[0].Found, "c0/a") {
 		t.Errorf("%+v", f)
+	}
+	// Replication, and the name of an opened node, know a server by its id.
+	lone.Exec(t, "SET GLOBAL server_id = "+master.ID)
+	if f := Machines([]Server{master, see("c0", "e", lone)}); len(f) != 1 || f[0].Level != Bad || f[0].Where != "e" || f[0].Check != "an id of its own" || f[0].Found != "server_id "+master.ID+", as c0/a" {
+		t.Errorf("one server_id twice in a cluster: %+v", f)
+	}
+	if f := Machines([]Server{master, see("c1", "e", lone)}); len(f) != 0 {
+		t.Errorf("clusters count their ids by themselves: %+v", f)
+	}
+	copied := other // its data directory, auto.cnf and all
+	copied.Machine, copied.UUID, copied.Node.Name = "elsewhere", "u", "f"
+	other.UUID = "u"
+	if f := Machines([]Server{other, copied}); len(f) != 1 || f[0].Where != "f" || f[0].Found != "server_uuid u, as c1/c" {
+		t.Errorf("one server_uuid twice: %+v", f)
+	}
+}
+
+func TestTermsAndOpenedNodes(t *testing.T) {
+	a := Server{Node: Node{Cluster: "c0", Name: "a"}, MariaDB: true, ID: "1", Reached: true, Writable: true}
+	b := Server{Node: Node{Cluster: "c0", Name: "b"}, MariaDB: true, ID: "2", Reached: true}
+	open := func(n int, s Server) Term { return Term{Term: n, Opened: true, Node: s.Node.Name, Server: s.Name()} }
+	clusters := []string{"c0", "c1"}
+	newest := map[string]Term{"c0": open(3, a), "c1": {Term: 7, Node: "c"}}
+	for _, c := range []struct {
+		name, where string
+		told        map[string]Term
+		want        Level
+		why         string
+	}{
+		{"all is told", "c1", map[string]Term{"c0": open(3, a), "c1": {Term: 7}}, OK, ""},
+		{"a claim is not told", "c1", map[string]Term{"c1": {Term: 6, Opened: true}}, Warn, "a promotion goes on, or was left"},
+		{"never told", "c1", nil, Warn, "puts wait"},
+		{"a term ahead of Kafka", "c1", map[string]Term{"c1": {Term: 8}}, Bad, "forgotten"},
+		{"its own", "c0", map[string]Term{"c0": open(3, a)}, OK, ""},
+		{"its own, claimed", "c0", map[string]Term{"c0": {Term: 3, Server: a.Name()}}, Warn, "takes no copies"},
+		{"its own, an older one", "c0", map[string]Term{"c0": open(2, a)}, Warn, "takes no copies"},
+		{"its own, another node's", "c0", map[string]Term{"c0": open(3, b)}, Warn, "takes no copies"},
+	} {
+		f := worstOf(Terms(a, c.told, newest, clusters, "tell"), "the term of cluster "+c.where)
+		if f.Level != c.want || !strings.Contains(f.Why, c.why) || (f.Fix == "") != (c.want == OK) {
+			t.Errorf("%s: %+v", c.name, f)
+		}
+	}
+	newest["c1"] = Term{Term: 7, Opened: true}
+	if f := Terms(a, map[string]Term{"c0": open(3, a), "c1": {Term: 6, Opened: true}}, newest, clusters, "tell")[1]; f.Level != Bad || f.Fix != "tell" {
+		t.Errorf("a term behind: %+v", f)
+	}
+	rw, ro := a, a
+	ro.Writable, b.Writable = false, false
+	wb := b
+	wb.Writable = true
+	for _, c := range []struct {
+		newest  *Term
+		servers []Server
+		want    Level
+		text    string
+	}{
+		{&Term{Term: 3, Opened: true, Node: "a", Server: a.Name()}, []Server{rw, b}, OK, ""},
+		{nil, []Server{rw, b}, Warn, "datastore create"},
+		{&Term{Term: 4, Node: "a", Server: a.Name()}, []Server{rw, b}, Bad, "promote c0"},
+		{&Term{Term: 3, Opened: true, Node: "z"}, []Server{rw, b}, Bad, "add it to clusters[].nodes"},
+		{&Term{Term: 3, Opened: true, Node: "a", Server: "other"}, []Server{rw, b}, Bad, "promote c0"},
+		{&Term{Term: 3, Opened: true, Node: "a", Server: a.Name()}, []Server{ro, wb}, Bad, "which makes it the master"},
+		{&Term{Term: 3, Opened: true, Node: "a", Server: a.Name()}, []Server{{Node: a.Node}, b}, OK, ""}, // it does not answer: that is said
+	} {
+		if f := OpenedNode("c0", c.newest, c.servers); f.Level != c.want || !strings.Contains(f.Fix, c.text) || (f.Fix == "") != (c.want == OK) {
+			t.Errorf("%+v: %+v", c.newest, f)
+		}
+	}
+	shards := []OpenShard{{"c0", "a", "trips_0000"}, {"c0", "a", "trips_0001"}, {"c1", "c", "trips_0000"}, {"c1", "c", "trips_0003"}}
+	f := Shards(shards, map[string]string{"trips_0000": "c1", "trips_0003": "c1"})
+	if len(f) != 1 || f[0].Where != "a" || f[0].Check != "shard trips_0000" || f[0].Level != Bad {
+		t.Errorf("a shard that another cluster owns: %+v", f)
+	}
+	if f := Shards(shards, nil); len(f) != 1 || f[0].Where != "c" || f[0].Found != "open, and on c0/a too" {
+		t.Errorf("a shard that is open twice: %+v", f)
 	}
 }

@@ -5,13 +5,18 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"strconv"
 	"strings"
+
+	"github.com/cellog/cellog/internal/mysqlconn"
 )
 
 // Node is a server to inspect.
 type Node struct {
 	Cluster, Name string
+	// Addr is where it is reached.
+	Addr string
 	// DB is a pool with the admin's account.
 	DB *sql.DB
 	// MaxBody is the largest body that will be put, in bytes.
@@ -27,9 +32,11 @@ type Server struct {
 	Writable bool
 	// Reached is false when the server did not answer.
 	Reached bool
-	// ID is its server_id, Source that of the server from which it replicates;
-	// empty where there is none.
-	ID, Source string
+	// ID is its server_id, UUID MySQL's server_uuid; Source, SourceUUID and
+	// SourceAddr are those of the server from which it replicates; empty where
+	// there is none.
+	ID, UUID                       string
+	Source, SourceUUID, SourceAddr string
 	// Machine names the running server, by whatever address it was reached.
 	Machine string
 }
@@ -97,8 +104,11 @@ func MySQL(ctx context.Context, n Node) ([]Finding, Server) {
 	defer cancel()
 	var readOnly bool
 	if err := n.DB.QueryRowContext(ctx, "SELECT VERSION(), @@global.read_only").Scan(&s.Version, &readOnly); err != nil {
+		if mysqlconn.IsDenied(err) {
+			return []Finding{denied(n.Name, "admin", err)}, s
+		}
 		return []Finding{{Where: n.Name, Check: "connection", Level: Bad, Found: noAnswer(ctx, err), Want: "an answer",
-			Why: "nothing is known about this server", Fix: "start it, or correct clusters[].nodes[].addr and accounts.admin"}}, s
+			Why: "nothing is known about this server", Fix: "start it, or correct clusters[].nodes[].addr"}}, s
 	}
 	s.Reached, s.Writable, s.MariaDB = true, !readOnly, strings.Contains(s.Version, "MariaDB")
 	found := []Finding{n.version(s)}
@@ -116,28 +126,32 @@ func MySQL(ctx context.Context, n Node) ([]Finding, Server) {
 	if err := n.DB.QueryRowContext(ctx, "SELECT @@global.server_id, @@hostname, @@port, @@datadir").Scan(&s.ID, &host, &port, &dir); err == nil {
 		s.Machine = host + ":" + port + ":" + dir
 	}
-	return found, s
+	if !s.MariaDB {
+		_ = n.DB.QueryRowContext(ctx, "SELECT @@global.server_uuid").Scan(&s.UUID)
+	}
+	return append(found, n.belongs(ctx)...), s
 }
 
-// Machines finds servers that stand in the configuration twice, by different
-// addresses: two clusters that share one would number the same shards.
-func Machines(servers []Server) []Finding {
-	var out []Finding
-	first := map[string]Node{}
-	for _, s := range servers {
-		if s.Machine == "" {
-			continue
-		}
-		other, twice := first[s.Machine]
-		if !twice {
-			first[s.Machine] = s.Node
-			continue
-		}
-		out = append(out, Finding{Where: s.Node.Name, Check: "a server of its own", Level: Bad, Found: "the server of " + other.Cluster + "/" + other.Name,
-			Want: "one server per node", Why: "copies on one machine are no copies, and two clusters would write the same shards",
-			Fix: "correct clusters[].nodes[].addr"})
+// Name names the server for good, as Kafka and cellog_meta.terms have it.
+func (s Server) Name() string {
+	if s.MariaDB {
+		return "mariadb-server-id-" + s.ID
 	}
-	return out
+	return s.UUID
+}
+
+// belongs wants the server's data to be of the node's cluster. One that has none
+// yet says nothing.
+func (n Node) belongs(ctx context.Context) []Finding {
+	f := Finding{Where: n.Name, Check: "its cluster", Level: OK, Want: n.Cluster}
+	if err := n.DB.QueryRowContext(ctx, "SELECT name FROM cellog_meta.cluster WHERE id = 1").Scan(&f.Found); err != nil {
+		return nil
+	}
+	if f.Found != n.Cluster {
+		f.Level, f.Why = Bad, "it holds the shards of another cluster (cellog_meta.cluster)"
+		f.Fix = "list it in clusters[].nodes of cluster " + f.Found + "; to give it to " + n.Cluster + ", drop cellog's databases there, then: cellog cluster rejoin " + n.Cluster + " " + n.Name
+	}
+	return []Finding{f}
 }
 
 // version wants MySQL 8.4 and MariaDB 10.6, the oldest that cellog knows.
@@ -229,7 +243,9 @@ func (n Node) replication(ctx context.Context, s *Server) (f Finding, ok bool) {
 		f.Why, f.Fix = "a read-only server that replicates from nobody holds old cells", "replicate from the cluster's master, with GTIDs"
 		return f, !s.Writable
 	}
-	s.Source = status["Source_Server_Id"] + status["Master_Server_Id"] // a flavour has one of them
+	// A flavour has one of them.
+	s.Source, s.SourceUUID = status["Source_Server_Id"]+status["Master_Server_Id"], status["Source_UUID"]
+	s.SourceAddr = net.JoinHostPort(status["Source_Host"]+status["Master_Host"], status["Source_Port"]+status["Master_Port"])
 	io, apply := status[prefix+"_IO_Running"], status[prefix+"_SQL_Running"]
 	f.Found = "io " + io + ", sql " + apply
 	if io != "Yes" || apply != "Yes" {
@@ -268,65 +284,9 @@ func oneRow(ctx context.Context, db *sql.DB, query string) (row map[string]strin
 	return row, nil
 }
 
-// Cluster compares the servers of one cluster: one takes writes, all others do
-// not.
-func Cluster(name string, servers []Server) []Finding {
-	var writable, reached []string
-	for _, s := range servers {
-		if s.Reached {
-			reached = append(reached, s.Node.Name)
-		}
-		if s.Writable {
-			writable = append(writable, s.Node.Name)
-		}
-	}
-	f := Finding{Where: name, Check: "one writable node", Level: OK, Found: strings.Join(writable, ", "), Want: "exactly one"}
-	switch {
-	case len(reached) == 0:
-		f.Level, f.Found = Bad, "unknown"
-		f.Why, f.Fix = "no node of the cluster answers", "start them, or correct clusters[].nodes[].addr and accounts.admin"
-	case len(writable) == 0 && len(reached) < len(servers):
-		// One of those that do not answer may be it: then a second one is worse
-		// than none.
-		f.Level, f.Found = Bad, "none of those that answer"
-		f.Why, f.Fix = "the cluster's shards take no puts", "bring back the nodes that do not answer, and look again"
-	case len(writable) == 0:
-		f.Level, f.Found = Bad, "none"
-		f.Why, f.Fix = "the cluster's shards take no puts", "SET GLOBAL read_only=OFF on the node that its last `open` names"
-	case len(writable) > 1:
-		f.Level = Bad
-		f.Why, f.Fix = "two masters: a minion that takes writes splits the log", "SET GLOBAL read_only=ON on all but the master"
-	}
-	out := []Finding{f}
-	m := Finding{Where: name, Check: "minions", Level: OK, Found: strconv.Itoa(len(servers) - 1), Want: "1 or more"}
-	if len(servers) < 2 {
-		m.Level, m.Why, m.Fix = Warn, "the master's machine is the only one that has the newest cells", "add a replica to the cluster"
-	}
-	return append(append(out, m), sources(servers)...)
-}
-
-// sources wants every minion to replicate from a server of its own cluster:
-// another's would bring it other shards' cells, and never its own.
-func sources(servers []Server) (out []Finding) {
-	ids := map[string]bool{}
-	for _, s := range servers {
-		if !s.Reached {
-			return nil // that one may be the source
-		}
-		ids[s.ID] = true
-	}
-	for _, s := range servers {
-		if s.Source != "" && s.Source != "0" && !ids[s.Source] {
-			out = append(out, Finding{Where: s.Node.Name, Check: "replication source", Level: Bad, Found: "server_id " + s.Source, Want: "a node of cluster " + s.Node.Cluster,
-				Why: "it follows a server that is not of its cluster", Fix: "point it to the cluster's master, or correct clusters[].nodes"})
-		}
-	}
-	return out
-}
-
 // Worker tries whether the worker's account may change cells of a shard on its
 // master. db is a pool with that account.
-func Worker(ctx context.Context, where string, db *sql.DB, database string, denied func(error) bool) []Finding {
+func Worker(ctx context.Context, where string, db *sql.DB, database string) []Finding {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var out []Finding
@@ -341,7 +301,7 @@ func Worker(ctx context.Context, where string, db *sql.DB, database string, deni
 			f.Level, f.Found = Bad, "allowed"
 			f.Why = "cells are immutable: a tailer that sees one changed stops its shard"
 			f.Fix = "REVOKE " + try.what + " ON `" + database + "`.* FROM the worker's account (grant SELECT, and INSERT on entity)"
-		case !denied(err):
+		case !mysqlconn.IsDenied(err):
 			f.Level, f.Found, f.Want = Warn, noAnswer(ctx, err), "denied"
 			f.Why = "it could not be tried"
 		}

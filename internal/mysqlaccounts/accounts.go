@@ -42,30 +42,15 @@ func Create(ctx context.Context, db *sql.DB, set Set) error {
 	if err := db.QueryRowContext(ctx, "SELECT VERSION()").Scan(&version); err != nil {
 		return fmt.Errorf("mysqlaccounts: version: %w", err)
 	}
-	monitor := "REPLICATION SLAVE, REPLICATION CLIENT"
-	if strings.Contains(version, "MariaDB") {
-		monitor = "REPLICATION SLAVE, BINLOG MONITOR, SLAVE MONITOR"
-	}
-	const meta, buffer = "cellog_meta.*", "cellog_buffer.*"
-	for _, a := range []struct {
-		account Account
-		grants  [][2]string
-	}{
-		{set.Admin, [][2]string{{"ALL PRIVILEGES", "*.* WITH GRANT OPTION"}}},
-		{set.Worker, [][2]string{{"SELECT, INSERT, UPDATE, DELETE", meta}, {"SELECT, INSERT, UPDATE, DELETE", buffer}}},
-		{set.Tailer, [][2]string{{monitor, "*.*"}, {"SELECT, INSERT, UPDATE", meta}, {"SELECT", buffer}}},
-		{set.Indexer, [][2]string{{"SELECT, INSERT, UPDATE, DELETE", meta}}},
-		{set.Replica, [][2]string{{"REPLICATION SLAVE", "*.*"}}},
-	} {
-		who := name(a.account)
+	for _, a := range ServerRights(set, strings.Contains(version, "MariaDB")) {
+		who := a.who()
 		for _, verb := range []string{"CREATE USER IF NOT EXISTS ", "ALTER USER "} {
-			if _, err := db.ExecContext(ctx, verb+who+" IDENTIFIED BY "+quote(a.account.Password)); err != nil {
+			if _, err := db.ExecContext(ctx, verb+who+" IDENTIFIED BY "+quote(a.Account.Password)); err != nil {
 				return fmt.Errorf("mysqlaccounts: %s%s: %w", verb, who, err)
 			}
 		}
-		for _, g := range a.grants {
-			on, with, _ := strings.Cut(g[1], " ")
-			if err := exec(ctx, db, "GRANT "+g[0]+" ON "+on+" TO "+who+" "+with); err != nil {
+		for _, g := range a.Rights {
+			if err := exec(ctx, db, g.Grant(who)); err != nil {
 				return err
 			}
 		}
@@ -79,22 +64,11 @@ func GrantDatastore(ctx context.Context, db *sql.DB, set Set, datastore string, 
 	if err := cellog.CheckDatastore(datastore); err != nil {
 		return fmt.Errorf("mysqlaccounts: %w", err)
 	}
-	pattern := "`" + datastore + `\_%` + "`.*"
-	for _, g := range []struct {
-		rights string
-		to     Account
-	}{
-		{"SELECT, INSERT", set.Worker},
-		{"SELECT", set.Tailer},
-		{"SELECT, INSERT, UPDATE, DELETE, CREATE, DROP, ALTER, INDEX", set.Indexer},
-	} {
-		if err := exec(ctx, db, "GRANT "+g.rights+" ON "+pattern+" TO "+name(g.to)); err != nil {
-			return err
-		}
-	}
-	for _, s := range shards {
-		if err := exec(ctx, db, "GRANT UPDATE ON `"+cellog.DatabaseName(datastore, s)+"`.shard_log TO "+name(set.Worker)); err != nil {
-			return err
+	for _, a := range ShardRights(set, datastore, shards) {
+		for _, r := range a.Rights {
+			if err := exec(ctx, db, r.Grant(a.who())); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -107,10 +81,6 @@ func exec(ctx context.Context, db *sql.DB, q string) error {
 	}
 	return nil
 }
-
-// name is the account for every host: what may connect is the network's and
-// bind-address's business.
-func name(a Account) string { return quote(a.User) + "@'%'" }
 
 func quote(s string) string {
 	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `''`).Replace(s) + "'"

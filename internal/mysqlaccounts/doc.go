@@ -2,7 +2,7 @@
 // more rights than it needs. deploy/local, cellog datastore create and the
 // tests use it, so a test runs with production's rights.
 //
-//	admin     everything: makes databases, accounts, promotes
+//	admin     everything: makes databases, accounts, promotes (AdminRights: the least)
 //	worker    SELECT and INSERT in shards, UPDATE in shard_log, all of
 //	          cellog_meta and cellog_buffer; it cannot change or remove a cell
 //	tailer    the binlog, SELECT, heartbeats in cellog_meta

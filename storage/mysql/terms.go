@@ -52,6 +52,21 @@ func LoadTerms(ctx context.Context, db *sql.DB, records []TermRecord) error {
 	})
 }
 
+// Terms returns what a server was told.
+func Terms(ctx context.Context, db *sql.DB) (out []TermRecord, err error) {
+	rows, err := db.QueryContext(ctx, "SELECT cluster, term, state, node, server_uuid FROM cellog_meta.terms")
+	if err != nil {
+		return nil, err
+	}
+	err = each(rows, func() error {
+		var r TermRecord
+		err := rows.Scan(&r.Cluster, &r.Term, &r.State, &r.Node, &r.ServerUUID)
+		out = append(out, r)
+		return err
+	})
+	return out, err
+}
+
 // known is what a primary knew when it was seen to have a cell: its shard's
 // epoch and term, and the term of every cluster that might hold a copy.
 type known struct {
