@@ -121,6 +121,10 @@ func (c *Claim) commit(ctx context.Context, beforeEnd string, of func() (commit 
 				return err
 			}
 			c.s, c.now = sess.(*session), pos
+			// What was handed over to the cluster is its own.
+			if err := c.p.adopt(ctx, &c.now); err != nil {
+				return err
+			}
 		}
 		commit, done, err := of()
 		if err != nil {

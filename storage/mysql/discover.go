@@ -70,12 +70,17 @@ func (s *Store) discover(ctx context.Context) error {
 	if answered == 0 {
 		return fmt.Errorf("storage/mysql: no server answered: %w", errors.Join(errs...))
 	}
+	highest := map[string]cellog.Epoch{}
 	for _, l := range looks {
 		if l == nil {
 			continue
 		}
 		for _, sh := range l.shards {
-			s.placed.Store(cellog.DatabaseName(sh.Datastore, sh.Shard), l.node.cluster)
+			// A copy, or what a move has left, is of no use to anybody.
+			if name := cellog.DatabaseName(sh.Datastore, sh.Shard); !sh.Foreign() && sh.Epoch >= highest[name] {
+				highest[name] = sh.Epoch
+				s.placed.Store(name, l.node.cluster)
+			}
 			if !l.readOnly {
 				s.propose(l.node, sh)
 			}

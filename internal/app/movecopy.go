@@ -1,0 +1,184 @@
+package app
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/failpoint"
+	"github.com/cellog/cellog/internal/mysqlaccounts"
+	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/internal/mysqlreplica"
+	"github.com/cellog/cellog/storage"
+	"github.com/cellog/cellog/storage/mysql"
+)
+
+const (
+	// movePage is how many cells are read, and compared, at a time, moveBytes
+	// how much of them goes in together.
+	movePage  = 500
+	moveBytes = 1 << 20
+	// moveRest is how many cells may be left when the shard is closed, moveRounds
+	// how often the copy runs after the writers for that.
+	moveRest   = 200
+	moveRounds = 50
+	// movePoll is how often is looked whether what was waited for is there.
+	movePoll = 20 * time.Millisecond
+)
+
+// prepare makes the shard on the new cluster, to be copied to.
+func (m *move) prepare(ctx context.Context) error {
+	c := m.cfg.Cluster(m.req.To)
+	a := AdminAccount(c.Accounts)
+	node := storage.Cluster{Name: c.Name, Nodes: []storage.Node{{Name: m.to.record.Node, Addr: c.Addr(m.to.record.Node), User: a.User, Password: a.Password.Reveal()}}}
+	create := mysql.CreateConfig{Name: m.ds.Name, Shards: m.ds.Shards, Partitions: m.ds.Partitions}
+	create.Grant = func(ctx context.Context, db *sql.DB, database string) error {
+		ds, shard, ok := cellog.ParseDatabaseName(database)
+		if !ok || c.Accounts.Worker.User == a.User { // or a tool's configuration, which knows no others
+			return nil
+		}
+		return mysqlaccounts.GrantDatastore(ctx, db, working(c.Accounts), ds, []cellog.ShardID{shard})
+	}
+	return mysql.PrepareCopy(ctx, node, create, m.key.Shard, m.head.Epoch)
+}
+
+// copyFinal copies what is final while the shard serves, until little is left.
+func (m *move) copyFinal(ctx context.Context) (have cellog.AddedID, err error) {
+	h, _, err := mysql.Head(ctx, m.to.db, m.key.Datastore, m.key.Shard)
+	if err != nil {
+		return 0, err
+	}
+	have = h.Last
+	// What lies there of an earlier run, or an earlier time, is looked at first.
+	for after := cellog.AddedID(0); after < have; {
+		upTo := min(after+movePage, have)
+		if err := mysql.CompareCopy(ctx, m.from.db, m.to.db, m.key.Datastore, m.key.Shard, after, upTo); err != nil {
+			return have, fmt.Errorf("%w: what lies on cluster %s is not this shard's: drop database %s there", err, m.req.To, m.key)
+		}
+		after = upTo
+		m.say(after, max(have, m.head.Last), "comparing what is there")
+	}
+	for range moveRounds {
+		pos, err := m.from.pub.Positions(ctx)
+		if err != nil {
+			return have, err
+		}
+		final := pos.Shards[m.key].Last
+		left := final - have
+		if have, err = m.copyUpTo(ctx, have, final); err != nil {
+			return have, err
+		}
+		if left < moveRest {
+			break
+		}
+	}
+	return have, nil
+}
+
+// copyUpTo copies the cells after have up to upTo, all of which are final, and
+// compares them.
+func (m *move) copyUpTo(ctx context.Context, have, upTo cellog.AddedID) (cellog.AddedID, error) {
+	for have < upTo {
+		cells, err := mysql.ReadEntity(ctx, m.from.db, m.key.Datastore, m.key.Shard, have, int(min(movePage, upTo-have)))
+		if err != nil {
+			return have, err
+		}
+		if len(cells) == 0 {
+			return have, fmt.Errorf("shard %s: node %s has no cell after added_id %d, final are those up to %d", m.key, m.from.record.Node, have, upTo)
+		}
+		first := have
+		for len(cells) > 0 {
+			n, size := 0, 0
+			for n < len(cells) && (n == 0 || size+len(cells[n].Body) < moveBytes) {
+				size += len(cells[n].Body)
+				n++
+			}
+			if _, err := mysql.AppendCopy(ctx, m.to.db, m.key.Datastore, m.key.Shard, cells[:n]); err != nil {
+				return have, err
+			}
+			have = cells[n-1].AddedID
+			cells = cells[n:]
+			m.out.Copied += int64(n)
+		}
+		if err := mysql.CompareCopy(ctx, m.from.db, m.to.db, m.key.Datastore, m.key.Shard, first, have); err != nil {
+			return have, err
+		}
+		failpoint.Hit("move/page-copied")
+		m.say(have, max(upTo, m.head.Last), "copying")
+	}
+	return have, nil
+}
+
+// waitFinal returns when all cells of the shard, which is closed, are final.
+func (m *move) waitFinal(ctx context.Context, last cellog.AddedID) error {
+	ctx, cancel := context.WithTimeout(ctx, finalTimeout)
+	defer cancel()
+	for {
+		pos, err := m.from.pub.Positions(ctx)
+		if err != nil {
+			return err
+		}
+		s := pos.Shards[m.key]
+		switch {
+		case s.Epoch > m.head.Epoch || s.Last > last:
+			return fmt.Errorf("shard %s is of epoch %d by now: a promotion has voided the move", m.key, s.Epoch)
+		case s.Last == last:
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("shard %s is final up to %d of %d (is the tailer of cluster %s running?): %w", m.key, s.Last, last, m.from.name, ctx.Err())
+		case <-time.After(movePoll):
+		}
+	}
+}
+
+// waitMinions returns when the minions of the new cluster that answer have the
+// shard too: any of them may be tailed, or become the master. Those that do not
+// answer have it before they can be either.
+func (m *move) waitMinions(ctx context.Context, epoch cellog.Epoch, last cellog.AddedID) error {
+	c := m.cfg.Cluster(m.req.To)
+	ctx, cancel := context.WithTimeout(ctx, finalTimeout)
+	defer cancel()
+	for _, n := range c.Nodes {
+		if n.Name == m.to.record.Node {
+			continue
+		}
+		db, err := openAdmin(c, n.Name)
+		if err != nil {
+			return err
+		}
+		err = m.waitMinion(ctx, db, n.Name, epoch, last)
+		if err := errors.Join(err, mysqlconn.Close(db)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *move) waitMinion(ctx context.Context, db *sql.DB, name string, epoch cellog.Epoch, last cellog.AddedID) error {
+	ask, cancel := context.WithTimeout(ctx, nodePatience)
+	st, err := mysqlreplica.Status(ask, db)
+	cancel()
+	if err != nil || !st.Configured {
+		m.env.log().Warn("a minion does not follow: it gets the shard when it does", "cluster", m.req.To, "node", name, "error", err)
+		return nil
+	}
+	for {
+		h, ok, err := mysql.Head(ctx, db, m.key.Datastore, m.key.Shard)
+		if err != nil {
+			return fmt.Errorf("node %s/%s: %w", m.req.To, name, err)
+		}
+		if ok && h.Epoch >= epoch && h.Last >= last {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("node %s/%s does not have all of shard %s yet: is it behind? %w", m.req.To, name, m.key, ctx.Err())
+		case <-time.After(movePoll):
+		}
+	}
+}
