@@ -32,6 +32,7 @@ type moving struct {
 	cfg    *config.Config
 	env    Env
 	worker *Worker
+	tails  *Tailers
 	client *client.Client
 
 	mu     sync.Mutex
@@ -57,6 +58,7 @@ func newMoving(t *testing.T, load bool) *moving {
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.tails = tl
 	x, err := NewIndexer(m.cfg, m.env)
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +183,7 @@ func TestMoverKilledAtEachStep(t *testing.T) {
 		undo()
 		// Only the first time a cluster gets the shard its tailer must be told.
 		if !died() && (step != "publish/disown-before-end" || err != nil) || died() && !errors.Is(err, errKilled) {
-			t.Fatalf("%s: not killed there: %v", step, err)
+			t.Fatalf("%s: not killed there: %v; tailers: %+v", step, err, m.tails.Status())
 		}
 		out, err := MoveShard(t.Context(), m.cfg, m.env, req)
 		if err != nil && !errors.Is(err, ErrOnCluster) {
