@@ -210,6 +210,7 @@ func (w *watcher) once(ctx context.Context) error {
 		w.away = time.Time{}
 		if w.k.rejoins && time.Since(w.looked) > rejoinEvery {
 			w.rejoin(ctx)
+			w.finishMoves(ctx)
 			w.looked = time.Now()
 		}
 		return nil
@@ -302,6 +303,17 @@ func (w *watcher) rejoin(ctx context.Context) {
 		}
 		w.k.log.Warn("a node follows again", "cluster", w.cluster.Name, "node", name, "rebuilt", out.Rebuilt, "errant", len(out.Errant), "put", out.Put, "conflicts", out.Conflicts, "copies", out.Copies, "seconds", out.Seconds)
 	})
+}
+
+// finishMoves opens shards whose mover was cut off once they were handed over.
+func (w *watcher) finishMoves(ctx context.Context) {
+	done, err := FinishMoves(ctx, w.k.cfg, w.k.env, w.cluster.Name)
+	if err != nil && ctx.Err() == nil {
+		w.k.log.Warn("a move is not finished", "cluster", w.cluster.Name, "error", err)
+	}
+	for _, m := range done {
+		w.k.log.Warn("a move that was left is finished", "cluster", w.cluster.Name, "datastore", m.Datastore, "shard", int(m.Shard), "epoch", int(m.Epoch))
+	}
 }
 
 // complete is the gate, and what is left of a promotion.

@@ -10,7 +10,6 @@ import (
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/cdc"
 	"github.com/cellog/cellog/cdc/publish"
-	"github.com/cellog/cellog/indexer/table"
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/failpoint"
 	"github.com/cellog/cellog/internal/mysqlconn"
@@ -284,11 +283,11 @@ func (m *move) whole(ctx context.Context) error {
 		return err
 	}
 	failpoint.Hit("move/rest-copied")
-	if m.out.IndexRows, err = table.CopyShard(ctx, m.from.db, m.to.db, m.key.Datastore, m.key.Shard); err != nil {
-		return err
+	err = m.copyIndexes(ctx, last)
+	if errors.Is(err, errHandedOver) {
+		return m.finish(ctx)
 	}
-	failpoint.Hit("move/indexes-copied")
-	if err := mysql.Arrive(ctx, m.to.db, m.key.Datastore, m.key.Shard, m.head.Epoch+1, last); err != nil {
+	if err != nil {
 		return err
 	}
 	failpoint.Hit("move/arrived")
@@ -362,6 +361,43 @@ func (m *move) finish(ctx context.Context) error {
 	m.env.log().Info("shard moved", "shard", m.key.String(), "from", m.out.From, "to", m.req.To, "epoch", taken.Epoch, "cells", taken.Last)
 	m.say(taken.Last, taken.Last, "open on %s in epoch %d", m.req.To, taken.Epoch)
 	return nil
+}
+
+// FinishMoves opens the shards that were handed over to a cluster and are not
+// open there yet: their mover was cut off.
+func FinishMoves(ctx context.Context, cfg *config.Config, env Env, cluster string) (finished []Moved, err error) {
+	m := &move{cfg: cfg, env: env}
+	e, err := m.open(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		e.pub.Close()
+		err = errors.Join(err, mysqlconn.Close(e.db))
+	}()
+	heads, err := mysql.Heads(ctx, e.db)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range heads {
+		if !h.Arriving() {
+			continue
+		}
+		one := &move{cfg: cfg, env: env, req: Move{Datastore: h.Datastore, Shard: h.Shard, To: cluster}, key: cdc.ShardKey{Datastore: h.Datastore, Shard: h.Shard}, to: e, ends: []*end{e},
+			out: Moved{Datastore: h.Datastore, Shard: h.Shard, To: cluster}}
+		owner, _, err := one.owner(ctx)
+		if err != nil {
+			return finished, err
+		}
+		if owner != cluster {
+			continue // its mover is at it, or will begin again
+		}
+		if err := one.finish(ctx); err != nil {
+			return finished, err
+		}
+		finished = append(finished, one.out)
+	}
+	return finished, nil
 }
 
 // undo opens a shard again that was closed for a move.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/indexer/table"
 	"github.com/cellog/cellog/internal/failpoint"
 	"github.com/cellog/cellog/internal/mysqlaccounts"
 	"github.com/cellog/cellog/internal/mysqlconn"
@@ -110,6 +111,29 @@ func (m *move) copyUpTo(ctx context.Context, have, upTo cellog.AddedID) (cellog.
 		m.say(have, max(upTo, m.head.Last), "copying")
 	}
 	return have, nil
+}
+
+// errHandedOver is returned when another mover was faster.
+var errHandedOver = errors.New("the shard was handed over by another mover")
+
+// copyIndexes copies the index tables, and says that all is there. It holds the
+// lock under which a shard is handed over, so that no two movers are at it, and
+// none is when the tables are in use on the new cluster.
+func (m *move) copyIndexes(ctx context.Context, last cellog.AddedID) error {
+	return mysql.WhileMoving(ctx, m.from.db, m.key.Datastore, m.key.Shard, m.head.Epoch, m.req.To, last, func() error {
+		pos, err := m.from.pub.Standing(ctx)
+		if err != nil {
+			return err
+		}
+		if s, ok := pos.Shards[m.key]; ok && s.Owner != m.from.name {
+			return errHandedOver
+		}
+		if m.out.IndexRows, err = table.CopyShard(ctx, m.from.db, m.to.db, m.key.Datastore, m.key.Shard); err != nil {
+			return err
+		}
+		failpoint.Hit("move/indexes-copied")
+		return mysql.Arrive(ctx, m.to.db, m.key.Datastore, m.key.Shard, m.head.Epoch+1, last)
+	})
 }
 
 // waitFinal returns when all cells of the shard, which is closed, are final.
