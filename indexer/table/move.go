@@ -15,14 +15,14 @@ import (
 // tables that are there are replaced. It returns the number of rows. db's
 // accounts may do everything.
 func CopyShard(ctx context.Context, from, to *sql.DB, datastore string, shard cellog.ShardID) (n int64, err error) {
-	tables, err := indexTables(ctx, from, datastore, shard)
+	tables, err := OfShard(ctx, from, datastore, shard)
 	if err != nil {
 		return 0, fmt.Errorf("index tables of shard %s: %w", cellog.DatabaseName(datastore, shard), err)
 	}
 	if err := passGate(ctx, from, datastore, shard); err != nil {
 		return 0, err
 	}
-	old, err := indexTables(ctx, to, datastore, shard)
+	old, err := OfShard(ctx, to, datastore, shard)
 	if err != nil {
 		return 0, err
 	}
@@ -57,7 +57,8 @@ func passGate(ctx context.Context, db *sql.DB, datastore string, shard cellog.Sh
 	return rows.Close()
 }
 
-func indexTables(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID) (names []string, err error) {
+// OfShard returns the names of a shard's index tables.
+func OfShard(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID) (names []string, err error) {
 	rows, err := db.QueryContext(ctx, "SELECT table_name FROM information_schema.tables WHERE table_schema = ? AND table_name LIKE 'idx\\_%' ORDER BY table_name", cellog.DatabaseName(datastore, shard))
 	if err != nil {
 		return nil, err
