@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -59,25 +60,37 @@ func Newest(all map[string]cdc.Positions, k cdc.ShardKey) (s position.Shard, in 
 	return s, in
 }
 
-// adopt adds to a cluster's positions the shards that others have handed over to
-// it and that it has not taken over yet.
-func (p *Publisher) adopt(ctx context.Context, pos *cdc.Positions) error {
+// handedOver returns the shards that others have handed over to the cluster,
+// also those that it has taken over since. It is called before a session is
+// opened, which has to be quick: what comes in between is taken over later.
+func (p *Publisher) handedOver(ctx context.Context) (map[cdc.ShardKey]position.Shard, error) {
 	all, err := p.Everywhere(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	out := make(map[cdc.ShardKey]position.Shard)
 	for cluster, other := range all {
-		if cluster == p.cfg.Cluster {
-			continue
-		}
 		for k, s := range other.Shards {
-			if s.Owner == p.cfg.Cluster && s.Epoch > pos.Shards[k].Epoch {
-				pos.Shards[k] = s
+			if cluster != p.cfg.Cluster && s.Owner == p.cfg.Cluster && s.Epoch > out[k].Epoch {
+				out[k] = s
 			}
 		}
 	}
-	return nil
+	return out, nil
 }
+
+// adopt adds to a cluster's positions what was handed over to it and was not taken
+// over yet.
+func adopt(pos *cdc.Positions, handed map[cdc.ShardKey]position.Shard) {
+	for k, s := range handed {
+		if s.Epoch > pos.Shards[k].Epoch {
+			pos.Shards[k] = s
+		}
+	}
+}
+
+// amendTries bounds how often an amendment goes on after it was fenced.
+const amendTries = 20
 
 // amend fences the cluster's tailer and lets f make a commit of the positions
 // that then stand, which it hands to the function given. It goes on when the
@@ -86,7 +99,15 @@ func (p *Publisher) adopt(ctx context.Context, pos *cdc.Positions) error {
 func (p *Publisher) amend(ctx context.Context, beforeEnd string, f func(pos cdc.Positions, commit func(shards map[cdc.ShardKey]position.Shard) error) error) error {
 	for try := 1; ; try++ {
 		err := p.amendOnce(ctx, beforeEnd, f)
-		if !errors.Is(err, cdc.ErrFenced) || try == claimTries {
+		if !errors.Is(err, cdc.ErrFenced) || try == amendTries {
+			return err
+		}
+		// A tailer that has opened goes on until it is fenced again.
+		t := time.NewTimer(rand.N(time.Duration(min(try, 10)) * 50 * time.Millisecond))
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
 			return err
 		}
 	}
@@ -143,30 +164,23 @@ func (p *Publisher) open(pos cdc.Positions) error {
 // to another one, before rows of it are copied to the cluster. ErrNotOwner: the
 // shard does not belong to owner.
 func (p *Publisher) Disown(ctx context.Context, k cdc.ShardKey, owner string) error {
-	look := func(pos cdc.Positions) (done bool, err error) {
-		all, err := p.Everywhere(ctx)
-		if err != nil {
-			return false, err
-		}
-		if s, in := Newest(all, k); in != "" && s.Owner != owner {
-			return false, fmt.Errorf("shard %s: %w: %s", k, ErrNotOwner, s.Owner)
-		}
-		s, ok := pos.Shards[k]
-		return ok && s.Owner != p.cfg.Cluster, nil
-	}
-	pos, err := p.Standing(ctx)
+	all, err := p.Everywhere(ctx)
 	if err != nil {
 		return err
 	}
-	if done, err := look(pos); done || err != nil {
-		return err
+	if s, in := Newest(all, k); in != "" && s.Owner != owner {
+		return fmt.Errorf("shard %s: %w: %s", k, ErrNotOwner, s.Owner)
+	}
+	if s, ok := all[p.cfg.Cluster].Shards[k]; ok && s.Owner != p.cfg.Cluster {
+		return nil
 	}
 	return p.amend(ctx, "publish/disown-before-end", func(pos cdc.Positions, commit func(map[cdc.ShardKey]position.Shard) error) error {
-		if done, err := look(pos); done || err != nil {
-			return err
-		}
-		if s := pos.Shards[k]; s.Owner == p.cfg.Cluster {
+		s, ok := pos.Shards[k]
+		switch {
+		case ok && s.Owner == p.cfg.Cluster:
 			return fmt.Errorf("shard %s: %w: %s", k, ErrNotOwner, s.Owner)
+		case ok:
+			return nil
 		}
 		return commit(map[cdc.ShardKey]position.Shard{k: {Owner: owner}})
 	})
@@ -220,11 +234,13 @@ func (p *Publisher) HandOver(ctx context.Context, r HandOverRequest) error {
 // also by a promotion, it changes nothing. ErrNotOwner: the shard was not handed
 // over to this cluster.
 func (p *Publisher) TakeOver(ctx context.Context, k cdc.ShardKey) (taken position.Shard, err error) {
+	handed, err := p.handedOver(ctx)
+	if err != nil {
+		return taken, err
+	}
 	err = p.amend(ctx, "publish/take-over-before-end", func(pos cdc.Positions, commit func(map[cdc.ShardKey]position.Shard) error) error {
 		own := pos.Shards[k]
-		if err := p.adopt(ctx, &pos); err != nil {
-			return err
-		}
+		adopt(&pos, handed)
 		taken = pos.Shards[k]
 		switch {
 		case taken.Owner != p.cfg.Cluster:

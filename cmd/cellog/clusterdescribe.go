@@ -59,7 +59,7 @@ Exit codes: 0 every server answered, 3 one did not, or the cluster has no master
 func printCluster(out io.Writer, d app.ClusterDescription) error {
 	fmt.Fprintln(out) // errors come with Flush
 	if p := d.Position; p != nil {
-		fmt.Fprintf(out, "in Kafka: term %d is %s, node %s, server %s, since %s\n", p.Term, p.State, p.Node, p.ServerUUID, p.UpdatedAt.Format(time.RFC3339))
+		fmt.Fprintf(out, "in Kafka: term %d is %s, node %s, server %s, written at %s\n", p.Term, p.State, p.Node, p.ServerUUID, p.UpdatedAt.Format(time.RFC3339))
 		fmt.Fprintf(out, "claim mark %s, tailer mark %s\n", orDash(p.ClaimMark), orDash(p.TailerMark))
 	}
 	for _, ds := range slices.Sorted(maps.Keys(d.Owned)) {

@@ -146,6 +146,7 @@ type watcher struct {
 	since  time.Time        // when it was seen first
 	away   time.Time        // since when its node does not serve; zero: it does
 	looked time.Time        // when the other nodes were looked at last
+	moves  leftMoves
 }
 
 func (w *watcher) close() {
@@ -208,9 +209,11 @@ func (w *watcher) once(ctx context.Context) error {
 	err := w.serve(ctx)
 	if err == nil {
 		w.away = time.Time{}
+		if time.Since(w.moves.looked) > rejoinEvery {
+			w.moves.look(ctx, w.k, w.cluster.Name)
+		}
 		if w.k.rejoins && time.Since(w.looked) > rejoinEvery {
 			w.rejoin(ctx)
-			w.finishMoves(ctx)
 			w.looked = time.Now()
 		}
 		return nil
@@ -303,17 +306,6 @@ func (w *watcher) rejoin(ctx context.Context) {
 		}
 		w.k.log.Warn("a node follows again", "cluster", w.cluster.Name, "node", name, "rebuilt", out.Rebuilt, "errant", len(out.Errant), "put", out.Put, "conflicts", out.Conflicts, "copies", out.Copies, "seconds", out.Seconds)
 	})
-}
-
-// finishMoves opens shards whose mover was cut off once they were handed over.
-func (w *watcher) finishMoves(ctx context.Context) {
-	done, err := FinishMoves(ctx, w.k.cfg, w.k.env, w.cluster.Name)
-	if err != nil && ctx.Err() == nil {
-		w.k.log.Warn("a move is not finished", "cluster", w.cluster.Name, "error", err)
-	}
-	for _, m := range done {
-		w.k.log.Warn("a move that was left is finished", "cluster", w.cluster.Name, "datastore", m.Datastore, "shard", int(m.Shard), "epoch", int(m.Epoch))
-	}
 }
 
 // complete is the gate, and what is left of a promotion.

@@ -363,43 +363,6 @@ func (m *move) finish(ctx context.Context) error {
 	return nil
 }
 
-// FinishMoves opens the shards that were handed over to a cluster and are not
-// open there yet: their mover was cut off.
-func FinishMoves(ctx context.Context, cfg *config.Config, env Env, cluster string) (finished []Moved, err error) {
-	m := &move{cfg: cfg, env: env}
-	e, err := m.open(ctx, cluster)
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		e.pub.Close()
-		err = errors.Join(err, mysqlconn.Close(e.db))
-	}()
-	heads, err := mysql.Heads(ctx, e.db)
-	if err != nil {
-		return nil, err
-	}
-	for _, h := range heads {
-		if !h.Arriving() {
-			continue
-		}
-		one := &move{cfg: cfg, env: env, req: Move{Datastore: h.Datastore, Shard: h.Shard, To: cluster}, key: cdc.ShardKey{Datastore: h.Datastore, Shard: h.Shard}, to: e, ends: []*end{e},
-			out: Moved{Datastore: h.Datastore, Shard: h.Shard, To: cluster}}
-		owner, _, err := one.owner(ctx)
-		if err != nil {
-			return finished, err
-		}
-		if owner != cluster {
-			continue // its mover is at it, or will begin again
-		}
-		if err := one.finish(ctx); err != nil {
-			return finished, err
-		}
-		finished = append(finished, one.out)
-	}
-	return finished, nil
-}
-
 // undo opens a shard again that was closed for a move.
 func (m *move) undo(ctx context.Context, owner string, handed bool) error {
 	if handed {

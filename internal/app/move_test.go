@@ -228,9 +228,14 @@ func TestMoveAndPromotions(t *testing.T) {
 		}
 		m.grow(t, 40)
 	}
-	promote := func(cluster string) {
+	promote := func(cluster string) { // always the other node
 		t.Helper()
-		out, err := PromoteCluster(ctx, m.cfg, m.env, Promote{Cluster: cluster})
+		all, err := opened(ctx, m.cfg, m.env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		node := map[string]string{cluster + "-n0": cluster + "-n1", cluster + "-n1": cluster + "-n0"}[all[cluster].Node]
+		out, err := PromoteCluster(ctx, m.cfg, m.env, Promote{Cluster: cluster, Node: node})
 		if err != nil {
 			t.Fatal(err)
 		}
