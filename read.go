@@ -42,7 +42,8 @@ type Origin struct {
 	// Node is its name.
 	Node string
 	// Stale is set when a newer answer may exist elsewhere: the master was
-	// asked for and a minion answered in its place.
+	// asked for and a minion answered in its place, or it is not certain that
+	// the one that answered is still the master.
 	Stale bool
 	// Lag is how far a minion may be behind: the age of the newest heartbeat
 	// that has reached it, so it grows too while the master is away. Zero for

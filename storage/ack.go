@@ -2,6 +2,7 @@ package storage
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/cellog/cellog"
 )
@@ -46,3 +47,19 @@ type Marks interface {
 	// Changed returns a channel that is closed when a mark moves next.
 	Changed() <-chan struct{}
 }
+
+// LookFor is for how long a look at a cluster's terms vouches for reads of its
+// master: a promotion lets nobody write before 3 s after its claim.
+const LookFor = 2 * time.Second
+
+// Opened is what was seen of a cluster's terms in Kafka.
+type Opened struct {
+	// Node is the one that the newest term opened; empty while that is claimed
+	// only, or none is known.
+	Node string
+	// Looked is when that was the newest, by this process's own clock.
+	Looked time.Time
+}
+
+// Masters returns what was seen last of a cluster. It must not block.
+type Masters func(cluster string) Opened

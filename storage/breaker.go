@@ -31,3 +31,10 @@ func (b *Breaker) Success() { b.cb.RecordSuccess() }
 
 // Failure records that the node could not be reached.
 func (b *Breaker) Failure() { b.cb.RecordFailure() }
+
+// Open says whether calls are turned away for now.
+func (b *Breaker) Open() bool { return b.cb.IsOpen() }
+
+// Closed reports whether the node answered when it was asked last, or has not
+// failed often enough to be taken for gone. Asking changes nothing.
+func (b *Breaker) Closed() bool { return b.cb.IsClosed() }

@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 end=$((SECONDS + 60 * ${1:-60}))
 export CELLOG_CHAOS_SECONDS=${2:-120} CELLOG_CHAOS_LEDGER=$PWD/docs/chaos.tsv
-[ -s "$CELLOG_CHAOS_LEDGER" ] || printf 'utc\tcommit\tflavour\tbroker\tseed\tseconds\tfaults\tacknowledged\taccepted\trejected\tlost\tdoubled\treordered\tresult\tfaults by kind (longest time without a success; since tests/chaos: of any cluster, without 201 and without 2xx)\n' >"$CELLOG_CHAOS_LEDGER"
+[ -s "$CELLOG_CHAOS_LEDGER" ] || printf 'utc\tcommit\tflavour\tbroker\tseed\tseconds\tfaults\tacknowledged\taccepted\trejected\tlost\tdoubled\treordered\tresult\tfaults by kind (longest time without a success; since tests/chaos: of any cluster, without 201 / without 2xx, and from a promotion to its first event)\n' >"$CELLOG_CHAOS_LEDGER"
 CELLOG_CHAOS_COMMIT=$(git rev-parse --short HEAD)
 git diff --quiet HEAD -- . ':!docs/chaos.tsv' || CELLOG_CHAOS_COMMIT+=-dirty
 export CELLOG_CHAOS_COMMIT

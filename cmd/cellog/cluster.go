@@ -229,6 +229,9 @@ func printClusters(cmd *cobra.Command, all []app.ClusterState) error {
 		if c.Problem != "" {
 			fmt.Fprintf(w, "%s\t%s\n", c.Name, c.Problem)
 		}
+		if c.Nominated != "" {
+			fmt.Fprintf(w, "%s\t%s takes writes, but %s is the node that was opened: cellog cluster promote %s\n", c.Name, c.Nominated, c.Opened, c.Name)
+		}
 	}
 	return w.Flush()
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,9 +18,16 @@ func newWorker() *cobra.Command {
 }
 
 func newTailer() *cobra.Command {
+	var promote *time.Duration
 	cmd := newRole("tailer", "the process that carries committed cells from binlogs into Kafka", func(cfg *config.Config, env app.Env) (app.Role, error) {
+		if *promote >= 0 {
+			cfg.Tailer.AutoPromote = *promote
+		}
 		return app.NewTailers(cfg, env)
 	})
+	run, _, err := cmd.Find([]string{"run"})
+	must(err)
+	promote = run.Flags().Duration("auto-promote", -1, "after how long without its master another node of a cluster becomes the master; 0: never (default: tailer.auto_promote)")
 	cmd.AddCommand(newTailerRepair())
 	return cmd
 }

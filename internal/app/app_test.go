@@ -52,6 +52,24 @@ column_defs:
 // each.
 func configuration(t *testing.T, clusters int) *config.Config {
 	t.Helper()
+	cfg, _ := configured(t, clusters)
+	return cfg
+}
+
+// configured is configuration, with the servers.
+func configured(t *testing.T, clusters int) (*config.Config, []*mysqltest.Set) {
+	t.Helper()
+	minions := make([]int, clusters)
+	for i := range minions {
+		minions[i] = 1
+	}
+	return configuredWith(t, minions)
+}
+
+// configuredWith is configured, with so many minions in each cluster.
+func configuredWith(t *testing.T, minions []int) (*config.Config, []*mysqltest.Set) {
+	t.Helper()
+	var sets []*mysqltest.Set
 	cfg := config.Default()
 	cfg.Kafka.Brokers = kafkatest.Start(t).Addrs()
 	cfg.Kafka.Prefix = kafkatest.Prefix(t) // Apache Kafka is shared by the tests
@@ -65,15 +83,16 @@ func configuration(t *testing.T, clusters int) *config.Config {
 		return config.Account{User: a.User, Password: config.NewSecret(a.Password)}
 	}
 	a := mysqltest.Accounts
-	for i := range clusters {
-		s := mysqltest.Cluster(t, 1)
+	for i, n := range minions {
+		s := mysqltest.Cluster(t, n)
+		sets = append(sets, s)
 		c := config.Cluster{Name: fmt.Sprintf("c%d", i), Accounts: config.Accounts{Worker: acc(a.Worker), Tailer: acc(a.Tailer), Indexer: acc(a.Indexer), Admin: acc(a.Admin), Replica: acc(a.Replica)}}
 		for j, n := range append([]*mysqltest.Node{s.Master}, s.Minions...) {
 			c.Nodes = append(c.Nodes, config.Node{Name: fmt.Sprintf("c%d-n%d", i, j), Addr: n.Addr()})
 		}
 		cfg.Clusters = append(cfg.Clusters, c)
 	}
-	return &cfg
+	return &cfg, sets
 }
 
 type testLog struct{ t *testing.T }

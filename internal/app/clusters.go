@@ -29,14 +29,18 @@ type ClusterState struct {
 	Opened  string      `json:"opened"`
 	Problem string      `json:"problem,omitempty"`
 	Nodes   []NodeState `json:"nodes"`
+	// Nominated is a node that takes writes and was not opened: somebody else
+	// has made it writable. A promotion prefers it.
+	Nominated string `json:"nominated,omitempty"`
 }
 
 // NodeState is a server of a cluster.
 type NodeState struct {
 	Name string `json:"name"`
 	Addr string `json:"addr"`
-	// Role is master, minion (read-only, and replicating) or spare (read-only,
-	// and not), unknown where Problem says why.
+	// Role is master, minion (read-only, and replicating), spare (read-only,
+	// and not) or nominated (writable, but not the one that was opened); unknown
+	// where Problem says why.
 	Role    string `json:"role"`
 	Version string `json:"version,omitempty"`
 	Problem string `json:"problem,omitempty"`
@@ -72,7 +76,15 @@ func ClusterStates(ctx context.Context, cfg *config.Config, env Env, name string
 			g.Go(func() error { s.Nodes[j] = nodeState(ctx, c, n); return nil })
 		}
 	}
-	return out, g.Wait()
+	err := g.Wait()
+	for i := range out {
+		for j := range out[i].Nodes {
+			if n := &out[i].Nodes[j]; n.Role == "master" && out[i].Opened != "" && n.Name != out[i].Opened {
+				n.Role, out[i].Nominated = "nominated", n.Name
+			}
+		}
+	}
+	return out, err
 }
 
 // stream reads what Kafka says of the cluster.
@@ -155,5 +167,6 @@ func (s *NodeState) contents(ctx context.Context, db *sql.DB, cluster string) er
 		lag := max(time.Since(written.Time).Seconds(), 0)
 		s.LagSeconds = &lag
 	}
-	return db.QueryRowContext(ctx, "SELECT COUNT(*) FROM cellog_buffer.buffered_cells").Scan(&s.Buffered)
+	s.Buffered, err = mysql.CountCopies(ctx, db)
+	return err
 }

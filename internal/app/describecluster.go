@@ -119,7 +119,7 @@ func heldCopies(ctx context.Context, cfg *config.Config, holder string, c positi
 			return err
 		}
 		defer func() { err = errors.Join(err, mysqlconn.Close(db)) }()
-		h.Numbered, h.Unnumbered, err = mysql.CountCopies(ctx, db, of)
+		h.Numbered, h.Unnumbered, err = mysql.CopiesOf(ctx, db, of)
 		return err
 	}()
 	if err != nil {

@@ -15,6 +15,10 @@ import (
 	"github.com/cellog/cellog/storage"
 )
 
+// lookEvery is how often the positions topics' ends are looked up: four times
+// within storage.LookFor.
+const lookEvery = 500 * time.Millisecond
+
 // finalRetry is the wait before a positions topic that cannot be read is tried
 // again.
 const finalRetry = 500 * time.Millisecond
@@ -33,12 +37,15 @@ type final struct {
 	mu       sync.RWMutex // guards what follows
 	clusters map[string]position.Cluster
 	marks    map[string]map[cellog.ShardID]storage.Mark
-	known    map[string]bool // by topic: read to its end at least once
-	changed  chan struct{}   // closed when a mark moves
+	known    map[string]bool      // by topic: read to its end at least once
+	changed  chan struct{}        // closed when a mark moves
+	looked   map[string]time.Time // by cluster: when its topic was seen to hold no more than is known here
+	// firstLook is closed when all were looked at once; nil then.
+	firstLook chan struct{}
 }
 
 func newFinal(cfg *config.Config, env Env) *final {
-	f := &final{cfg: kafkaConfig(cfg, env, "cellog-worker"), log: env.log(), topics: map[string]string{}, clusters: map[string]position.Cluster{}, marks: map[string]map[cellog.ShardID]storage.Mark{}, known: map[string]bool{}, changed: make(chan struct{})}
+	f := &final{cfg: kafkaConfig(cfg, env, "cellog-worker"), log: env.log(), topics: map[string]string{}, clusters: map[string]position.Cluster{}, marks: map[string]map[cellog.ShardID]storage.Mark{}, known: map[string]bool{}, changed: make(chan struct{}), looked: map[string]time.Time{}, firstLook: make(chan struct{})}
 	for _, c := range cfg.Clusters {
 		f.topics[cellog.PositionsTopicName(cfg.Kafka.Prefix, c.Name)] = c.Name
 	}
@@ -100,6 +107,31 @@ func (f *final) cluster(name string) (c *position.Cluster, known bool) {
 	return nil, known
 }
 
+// opened is a storage.Masters.
+func (f *final) opened(cluster string) storage.Opened {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	o := storage.Opened{Looked: f.looked[cluster]}
+	if c := f.clusters[cluster]; c.State == position.Open {
+		o.Node = c.Node
+	}
+	return o
+}
+
+// wait returns when all topics were looked at once, or ctx ends.
+func (f *final) wait(ctx context.Context) {
+	f.mu.RLock()
+	first := f.firstLook
+	f.mu.RUnlock()
+	if first == nil {
+		return
+	}
+	select {
+	case <-first:
+	case <-ctx.Done():
+	}
+}
+
 func (f *final) follow(ctx context.Context, topic string) {
 	complained := false
 	for ctx.Err() == nil {
@@ -137,15 +169,18 @@ func (f *final) followOnce(ctx context.Context, topic string) error {
 	f.known[topic] = true
 	f.wake()
 	f.mu.Unlock()
-	consumer, err := kafka.NewConsumer(kafka.ConsumerConfig{Config: f.cfg})
-	if err != nil {
-		return err
-	}
-	defer consumer.Close()
-	// Reading it all again costs little, for the topic is compacted, and
-	// leaves no gap between the two readers.
-	return consumer.Follow(ctx, kafka.FromZero(), []string{topic}, func(d kafka.Delivery) error {
-		return f.take(topic, kafka.Fetched{Record: d.Record})
+	return kafka.FollowLooking(ctx, f.cfg, kafka.Looking{
+		Topic: topic, From: end.End, Every: lookEvery,
+		Record: func(r kafka.Fetched) error { return f.take(topic, r) },
+		Looked: func(at time.Time) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.looked[f.topics[topic]] = at
+			if f.firstLook != nil && len(f.looked) == len(f.topics) {
+				close(f.firstLook)
+				f.firstLook = nil
+			}
+		},
 	})
 }
 

@@ -64,6 +64,18 @@ func (p *promotion) rePoint(ctx context.Context, name string, db, candidate *sql
 // no read that began before it is still on its way. Only a test changes it.
 var openAfter = 3 * time.Second
 
+// wait lets time pass. Only a test changes it.
+var wait = func(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}
+
 // finish is what is left once a term is open in Kafka. Whoever finds it undone
 // does it; doing it twice, or by two at a time, does no harm.
 type finish struct {
@@ -91,12 +103,8 @@ func (f *finish) run(ctx context.Context) error {
 		return err
 	}
 	failpoint.Hit("promote/drained")
-	t := time.NewTimer(openAfter - time.Since(f.since))
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
+	if err := wait(ctx, openAfter-time.Since(f.since)); err != nil {
+		return err
 	}
 	heads, err := mysql.Heads(ctx, f.db)
 	if err != nil {
@@ -127,7 +135,7 @@ func (f *finish) drain(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		added, lost, err := mysql.AddCopies(ctx, f.db, k.Datastore, k.Shard, f.term, refs)
+		added, lost, err := mysql.AddCopies(ctx, f.db, f.cluster, k.Datastore, k.Shard, f.term, refs)
 		f.drained, f.lost = f.drained+added, f.lost+lost
 		if errors.Is(err, mysql.ErrDeposed) {
 			continue // it is open already: they are in

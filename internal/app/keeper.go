@@ -180,14 +180,18 @@ func (k *Keeper) watch(ctx context.Context, c *config.Cluster) {
 	}
 }
 
+func (w *watcher) connect() (err error) {
+	if w.pub == nil {
+		w.dbs = map[string]*sql.DB{}
+		w.pub, err = publish.New(publish.Config{Kafka: kafkaConfig(w.k.cfg, w.k.env, "cellog-keeper"), Cluster: w.cluster.Name, Prefix: w.k.cfg.Kafka.Prefix, Logger: w.k.log})
+	}
+	return err
+}
+
 // once looks at the cluster and does what is to be done. nil: its node serves.
 func (w *watcher) once(ctx context.Context) error {
-	if w.pub == nil {
-		pub, err := publish.New(publish.Config{Kafka: kafkaConfig(w.k.cfg, w.k.env, "cellog-keeper"), Cluster: w.cluster.Name, Prefix: w.k.cfg.Kafka.Prefix, Logger: w.k.log})
-		if err != nil {
-			return err
-		}
-		w.pub, w.dbs = pub, map[string]*sql.DB{}
+	if err := w.connect(); err != nil {
+		return err
 	}
 	record, known := w.k.final.cluster(w.cluster.Name)
 	if record == nil {

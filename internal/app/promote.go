@@ -79,11 +79,13 @@ type promotion struct {
 	claim   *publish.Claim
 	began   time.Time // when the claim was written
 
-	nodes  map[string]*sql.DB // of the cluster, those that answer
-	ids    map[string]string  // their servers' own names
-	away   map[string]error   // the others
-	out    Promoted
-	others []other
+	nodes map[string]*sql.DB // of the cluster, those that answer
+	ids   map[string]string  // their servers' own names
+	away  map[string]error   // the others
+	// writable are the nodes that took writes when it began.
+	writable map[string]bool
+	out      Promoted
+	others   []other
 }
 
 // other is another cluster, where the claim was made known.
@@ -99,7 +101,7 @@ type other struct {
 // over, an open that was left half-done is finished.
 func PromoteCluster(ctx context.Context, cfg *config.Config, env Env, req Promote) (_ Promoted, err error) {
 	start := time.Now()
-	p := &promotion{cfg: cfg, env: env, req: req, cluster: cfg.Cluster(req.Cluster), nodes: map[string]*sql.DB{}, ids: map[string]string{}, away: map[string]error{}, out: Promoted{Cluster: req.Cluster, Left: map[string]string{}}}
+	p := &promotion{cfg: cfg, env: env, req: req, cluster: cfg.Cluster(req.Cluster), nodes: map[string]*sql.DB{}, ids: map[string]string{}, away: map[string]error{}, writable: map[string]bool{}, out: Promoted{Cluster: req.Cluster, Left: map[string]string{}}}
 	if p.cluster == nil {
 		return p.out, fmt.Errorf("no cluster %q in the configuration", req.Cluster)
 	}
@@ -229,7 +231,7 @@ func (p *promotion) connect(ctx context.Context) error {
 				p.away[n.Name] = errors.Join(err, mysqlconn.Close(db))
 				return nil
 			}
-			p.nodes[n.Name], p.ids[n.Name] = db, s.ID
+			p.nodes[n.Name], p.ids[n.Name], p.writable[n.Name] = db, s.ID, !s.ReadOnly
 			return nil
 		})
 	}
@@ -293,13 +295,36 @@ func mustAnswer(cluster string, err error) error {
 	return fmt.Errorf("the master of cluster %s must know of the claim, for it may hold copies: %w: promote there first, or if it is dead for good, name it (--without %s)", cluster, err, cluster)
 }
 
-// stopMaster makes the old master refuse writes, if it answers.
+// stopMaster makes the old master refuse writes, if it answers, and whatever
+// node somebody made writable in its place: what a shard has is to stand still.
 func (p *promotion) stopMaster(ctx context.Context) error {
-	old := p.claim.Previous()
-	if db := p.nodes[old.Node]; db != nil && p.ids[old.Node] == old.ServerUUID {
-		return mysqlreplica.SetReadOnly(ctx, db, true)
+	for name, db := range p.nodes {
+		if old := p.claim.Previous(); p.writable[name] || name == old.Node && p.ids[name] == old.ServerUUID {
+			if err := mysqlreplica.SetReadOnly(ctx, db, true); err != nil {
+				return fmt.Errorf("node %s: %w", name, err)
+			}
+		}
 	}
 	return nil
+}
+
+// nominated is the node that an external manager has made writable in place of
+// an old master that does not answer; empty if there is none, or more than one.
+func (p *promotion) nominated() string {
+	old, found := p.claim.Previous(), ""
+	if p.nodes[old.Node] != nil && p.ids[old.Node] == old.ServerUUID {
+		return ""
+	}
+	for name := range p.nodes {
+		switch {
+		case !p.writable[name] || name == old.Node:
+		case found != "":
+			return ""
+		default:
+			found = name
+		}
+	}
+	return found
 }
 
 // fenced returns nil if the old master answers, or copies fence it, or an

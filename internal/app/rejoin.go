@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"time"
@@ -29,6 +30,10 @@ const (
 // ErrErrant is returned by RejoinNode when a node has cells that are nowhere
 // else, and it was not said what to do with them.
 var ErrErrant = errors.New("the node has cells that its master has not")
+
+// ErrRejoining is returned by RejoinNode while another one brings the same node
+// back.
+var ErrRejoining = errors.New("another rejoin of the node goes on")
 
 // Rejoin says which node is to follow its cluster's master again.
 type Rejoin struct {
@@ -103,6 +108,11 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 		return out, err
 	}
 	defer func() { err = errors.Join(err, mysqlconn.Close(master)) }()
+	unlock, err := lockRejoin(ctx, master, req.Node)
+	if err != nil {
+		return out, err
+	}
+	defer unlock()
 	node, err := openAdmin(p.cluster, req.Node)
 	if err != nil {
 		return out, err
@@ -152,6 +162,30 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 		return out, err
 	}
 	return out, p.grant(ctx, to)
+}
+
+// lockRejoin lets one rejoin of a node go on at a time. The lock is a session's of
+// the master, for the node's own sessions are ended: two that dropped and filled
+// the same tables would leave a node that is neither.
+func lockRejoin(ctx context.Context, master *sql.DB, node string) (unlock func(), err error) {
+	conn, err := master.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// A lock's name has 64 characters at most.
+	var got sql.NullInt64
+	if err = conn.QueryRowContext(ctx, "SELECT GET_LOCK(CONCAT('cr', LEFT(SHA2(?, 256), 60)), 0)", node).Scan(&got); err == nil && got.Int64 != 1 {
+		err = fmt.Errorf("node %s: %w", node, ErrRejoining)
+	}
+	release := func() {
+		_ = conn.Raw(func(any) error { return driver.ErrBadConn }) // ends the session, and the lock with it
+		_ = conn.Close()                                           // already closed by Raw
+	}
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
 }
 
 // grant gives the working accounts of a rebuilt node, which may have been empty,

@@ -29,6 +29,7 @@ type Tailers struct {
 	tailers    map[string]*cdc.Tailer
 	publishers []*publish.Publisher
 	maxLag     time.Duration
+	keeper     *Keeper // nil: it does not promote
 
 	mu      sync.Mutex
 	stopped bool
@@ -49,6 +50,9 @@ func NewTailers(cfg *config.Config, env Env) (*Tailers, error) {
 		if err := t.add(cfg, c, env); err != nil {
 			return nil, errors.Join(err, t.close())
 		}
+	}
+	if cfg.Tailer.AutoPromote > 0 {
+		t.keeper = NewKeeper(cfg, env, cfg.Tailer.AutoPromote)
 	}
 	return t, nil
 }
@@ -98,6 +102,9 @@ func (t *Tailers) Start(ctx context.Context) error {
 			return fmt.Errorf("tailer of cluster %s: %w", name, err)
 		}
 	}
+	if t.keeper != nil {
+		t.keeper.Start()
+	}
 	return nil
 }
 
@@ -109,6 +116,9 @@ func (t *Tailers) Stop(ctx context.Context) error {
 		return nil
 	}
 	t.stopped = true
+	if t.keeper != nil {
+		t.keeper.Stop()
+	}
 	errs := make(chan error, len(t.tailers))
 	for name, tl := range t.tailers {
 		go func() {

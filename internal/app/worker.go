@@ -19,6 +19,10 @@ import (
 	"github.com/cellog/cellog/storage/mysql"
 )
 
+// firstLook bounds the wait for Kafka at a start. Without it reads are marked
+// stale until it answers.
+const firstLook = 2 * time.Second
+
 // Worker is the HTTP node: it takes puts, answers reads and index queries.
 type Worker struct {
 	cfg    *config.Config
@@ -43,7 +47,7 @@ type Worker struct {
 func NewWorker(cfg *config.Config, env Env) (_ *Worker, err error) {
 	w := &Worker{cfg: cfg, final: newFinal(cfg, env), log: env.log()}
 	w.store, err = mysql.New(mysql.Config{
-		Clusters: Clusters(cfg, workerAccount), Ack: datastoreAcks(cfg), Copies: cfg.Worker.Copies, Marks: w.final,
+		Clusters: Clusters(cfg, workerAccount), Ack: datastoreAcks(cfg), Copies: cfg.Worker.Copies, Marks: w.final, Masters: w.final.opened,
 		Logger: env.log(), Registerer: env.Registry,
 	})
 	if err != nil {
@@ -105,6 +109,9 @@ func (w *Worker) Start(ctx context.Context) error {
 		return err
 	}
 	w.final.start()
+	look, cancelLook := context.WithTimeout(ctx, firstLook)
+	w.final.wait(look)
+	cancelLook()
 	if err := w.server.Start(ctx); err != nil {
 		return err
 	}

@@ -54,6 +54,12 @@ func (c *Config) check() []problem {
 	}
 	k.duration("tailer.heartbeat_interval", c.Tailer.HeartbeatInterval, 10*time.Millisecond, time.Minute)
 	k.number("tailer.transaction_cells", int64(c.Tailer.TransactionCells), 1, 1<<20)
+	k.duration("tailer.auto_promote", c.Tailer.AutoPromote, 0, 24*time.Hour)
+	for i := range c.Clusters {
+		if c.Tailer.AutoPromote > 0 && c.Clusters[i].Accounts.Admin.User == "" {
+			k.bad("tailer.auto_promote", "cluster %s has no accounts.admin, which promotes", c.Clusters[i].Name)
+		}
+	}
 	k.addr("admin.listen", c.Admin.Listen, true)
 	k.duration("admin.max_lag", c.Admin.MaxLag, 10*time.Millisecond, 24*time.Hour)
 	k.oneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")

@@ -143,6 +143,12 @@ type Tailer struct {
 	// TransactionCells is the most cells of one Kafka transaction. Default
 	// 10000.
 	TransactionCells int `yaml:"transaction_cells"`
+	// AutoPromote is for how long a cluster's master may be away before this
+	// process makes another node the master; it then also makes an opened node
+	// writable that comes back from a restart. It needs accounts.admin, and
+	// accounts.replica to point the other nodes at the new master.
+	// Default 0: it leaves that to an operator.
+	AutoPromote time.Duration `yaml:"auto_promote"`
 }
 
 // Indexer keeps index tables in step.

@@ -302,6 +302,10 @@ func (a *Admin) OffsetAt(ctx context.Context, topic string, partition int32, t t
 	if err != nil {
 		return 0, convert(err)
 	}
+	return listedOffset(listed, topic, partition)
+}
+
+func listedOffset(listed kadm.ListedOffsets, topic string, partition int32) (int64, error) {
 	o, ok := listed.Lookup(topic, partition)
 	if !ok {
 		return 0, fmt.Errorf("topic %s, partition %d: %w", topic, partition, ErrUnknownTopic)

@@ -1,5 +1,8 @@
-// Package forward is the shape of cells on their way from the worker that a
-// client asked to the home worker of their shard.
+// Package forward is the shape of cells in stored form on their way from the
+// worker that a client asked to others: to the home worker of their shard, and
+// to another cluster's master, which keeps copies of them.
+//
+// # To the home worker
 //
 //	POST /internal/cells/{datastore}     Cellog-Worker: NAME
 //
@@ -16,6 +19,17 @@
 // a request without it is refused, so no client can store bytes that no worker
 // has checked, and cells for a worker that is gone never reach another one at
 // its address.
+//
+// # To another cluster's master
+//
+// One row of cellog_buffer.numbered_copies has the cells of a run: of one shard
+// and epoch, whose added_ids follow each other without a hole. So what a writer
+// stored together costs the holder one row, not one a cell:
+//
+//	cells     1 byte version, added_id of the first 8, then per cell: created_at 8
+//	          in µs since 1970, and the cell as in a request
+//
+// # Promises
 //
 // It promises that hostile or cut bytes give an error, never a crash, and cost
 // memory in proportion to their length. It does not promise that different

@@ -26,6 +26,23 @@ func TestPutsComeBack(t *testing.T) {
 	}
 }
 
+func someRun() []cellog.Cell {
+	var cells []cellog.Cell
+	for i, p := range somePuts() {
+		cells = append(cells, cellog.Cell{Key: p.Key, Body: p.Body, TraceParent: p.TraceParent, Shard: 7, Epoch: 3,
+			AddedID: 1<<40 + cellog.AddedID(i), CreatedAt: time.UnixMicro(1_700_000_000_123_456 + int64(i)).UTC()})
+	}
+	return cells
+}
+
+func TestRunsComeBack(t *testing.T) {
+	want := someRun()
+	got, err := ParseRun(AppendRun(nil, want), 7, 3)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("%v, %v, want %v", got, err, want)
+	}
+}
+
 func someResults() []Result {
 	return []Result{
 		{Stored: cellog.Stored{Outcome: cellog.Created, AddedID: 1 << 40, Epoch: 3, CreatedAt: time.UnixMicro(1_700_000_000_123_456).UTC()}},
@@ -51,6 +68,13 @@ func TestCutBytes(t *testing.T) {
 			t.Errorf("%d of %d bytes of a request: %v", n, len(whole), err)
 		}
 	}
+	run := AppendRun(nil, someRun())
+	first = len(AppendRun(nil, someRun()[:1]))
+	for n := range run {
+		if _, err := ParseRun(run[:n], 7, 3); (err == nil) != (n == first) {
+			t.Errorf("%d of %d bytes of a run: %v", n, len(run), err)
+		}
+	}
 	answer := AppendResults(nil, someResults())
 	for n := range answer {
 		if _, err := ParseResults(answer[:n], 3); err == nil {
@@ -65,9 +89,15 @@ func TestCutBytes(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add(AppendPuts(nil, somePuts()))
 	f.Add(AppendResults(nil, someResults()))
+	f.Add(AppendRun(nil, someRun()))
 	f.Fuzz(func(t *testing.T, src []byte) {
 		if puts, err := ParsePuts(src); err == nil {
 			if again := AppendPuts(nil, puts); string(again) != string(src) {
+				t.Errorf("%x came back as %x", src, again)
+			}
+		}
+		if cells, err := ParseRun(src, 7, 3); err == nil {
+			if again := AppendRun(nil, cells); string(again) != string(src) {
 				t.Errorf("%x came back as %x", src, again)
 			}
 		}

@@ -27,14 +27,17 @@ func Path(datastore string) string { return "/internal/cells/" + datastore }
 func AppendPuts(dst []byte, puts []cellog.Put) []byte {
 	dst = append(dst, version)
 	for i := range puts {
-		p := &puts[i]
-		dst = append(dst, p.Row[:]...)
-		dst = binary.BigEndian.AppendUint64(dst, uint64(p.Ref))
-		dst = append(append(dst, byte(len(p.Column))), p.Column...)
-		dst = append(append(dst, byte(len(p.TraceParent))), p.TraceParent...)
-		dst = append(binary.BigEndian.AppendUint32(dst, uint32(len(p.Body))), p.Body...)
+		dst = appendPut(dst, &puts[i])
 	}
 	return dst
+}
+
+func appendPut(dst []byte, p *cellog.Put) []byte {
+	dst = append(dst, p.Row[:]...)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(p.Ref))
+	dst = append(append(dst, byte(len(p.Column))), p.Column...)
+	dst = append(append(dst, byte(len(p.TraceParent))), p.TraceParent...)
+	return append(binary.BigEndian.AppendUint32(dst, uint32(len(p.Body))), p.Body...)
 }
 
 // ParsePuts reads a request's body. The puts' Bodies alias it. The error says
@@ -46,12 +49,7 @@ func ParsePuts(src []byte) ([]cellog.Put, error) {
 	}
 	var puts []cellog.Put
 	for len(r.src) > 0 {
-		var p cellog.Put
-		copy(p.Row[:], r.take(16))
-		p.Ref = cellog.RefKey(r.uint64())
-		p.Column = string(r.take(int(r.byte())))
-		p.TraceParent = string(r.take(int(r.byte())))
-		p.Body = r.take(int(r.uint32()))
+		p := r.put()
 		if r.short {
 			return nil, fmt.Errorf("forwarded cells: cell %d ends early", len(puts))
 		}
@@ -143,6 +141,15 @@ func (r *reader) take(n int) []byte {
 	out := r.src[:n:n]
 	r.src = r.src[n:]
 	return out
+}
+
+func (r *reader) put() (p cellog.Put) {
+	copy(p.Row[:], r.take(16))
+	p.Ref = cellog.RefKey(r.uint64())
+	p.Column = string(r.take(int(r.byte())))
+	p.TraceParent = string(r.take(int(r.byte())))
+	p.Body = r.take(int(r.uint32()))
+	return p
 }
 
 func (r *reader) byte() byte {

@@ -43,7 +43,7 @@ func (s *Store) Buffer(ctx context.Context, datastore string, shard cellog.Shard
 			continue
 		}
 		sent = true
-		got, err := insertCopies(ctx, n, owner, datastore, shard, puts)
+		got, err := insertCopies(ctx, n.write, owner, datastore, shard, puts)
 		if unreachable(ctx, err) {
 			n.breaker.Failure()
 		} else {
@@ -76,8 +76,8 @@ func (s *Store) owner(datastore string, shard cellog.ShardID) (string, error) {
 	if r, err := s.routes.Route(datastore, shard); err == nil {
 		return r.Cluster, nil
 	}
-	if c, ok := s.placed.Load(cellog.DatabaseName(datastore, shard)); ok {
-		return c.(string), nil
+	if c, ok := s.placedOn(datastore, shard); ok {
+		return c, nil
 	}
 	return "", fmt.Errorf("datastore %q, shard %d: %w (no server was seen to have it)", datastore, shard, storage.ErrUnavailable)
 }
@@ -99,20 +99,25 @@ func (s *Store) holders(owner string) []*node {
 	return out
 }
 
+// execer is a pool or a transaction.
+type execer interface {
+	ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+}
+
 // insertCopies stores copies and returns the id of the first one.
-func insertCopies(ctx context.Context, n *node, owner, datastore string, shard cellog.ShardID, puts []cellog.Put) (int64, error) {
+func insertCopies(ctx context.Context, on execer, owner, datastore string, shard cellog.ShardID, puts []cellog.Put) (int64, error) {
 	var sb strings.Builder
-	sb.WriteString("INSERT INTO cellog_buffer.buffered_cells (cluster, term, datastore, shard, row_key, column_name, ref_key, body, traceparent, buffered_at) VALUES ")
+	sb.WriteString("INSERT INTO cellog_buffer.buffered_cells (cluster, datastore, shard, row_key, column_name, ref_key, body, traceparent, buffered_at) VALUES ")
 	args := make([]any, 0, 7*len(puts))
 	for i := range puts {
 		p := &puts[i]
 		if i > 0 {
 			sb.WriteByte(',')
 		}
-		sb.WriteString("(?, 0, ?, " + strconv.Itoa(int(shard)) + ", ?, ?, " + strconv.FormatInt(int64(p.Ref), 10) + ", ?, ?, NOW(6))")
+		sb.WriteString("(?, ?, " + strconv.Itoa(int(shard)) + ", ?, ?, " + strconv.FormatInt(int64(p.Ref), 10) + ", ?, ?, NOW(6))")
 		args = append(args, owner, datastore, p.Row[:], p.Column, p.Body, sql.NullString{String: p.TraceParent, Valid: p.TraceParent != ""})
 	}
-	res, err := n.write.ExecContext(ctx, sb.String(), args...)
+	res, err := on.ExecContext(ctx, sb.String(), args...)
 	if err != nil {
 		return 0, err
 	}

@@ -39,6 +39,11 @@ type Config struct {
 	// Marks knows what is final. Required where a datastore's ack is not
 	// AckPrimary.
 	Marks storage.Marks
+	// Masters knows which nodes are opened: a read of any other one, or one that
+	// no look vouches for, is marked stale. Default: no read of a master is.
+	Masters storage.Masters
+	// Now is the clock that looks are held against. Default: time.Now.
+	Now func() time.Time
 	// Logger gets what an operator should know. Default: discard.
 	Logger *slog.Logger
 	// Registerer takes the metrics. Default: none.
@@ -70,6 +75,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Marks == nil {
 		c.Marks = nothingFinal{}
+	}
+	if c.Now == nil {
+		c.Now = time.Now
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -2,8 +2,10 @@ package mysql
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync"
 	"testing"
 	"time"
@@ -57,6 +59,31 @@ func permit(t testing.TB, st *bundle, nodes []*mysqltest.Node, i int, term cello
 	}
 }
 
+// numberedOn returns how many cells a server has numbered copies of.
+func numberedOn(t testing.TB, n *mysqltest.Node, ds string) string {
+	t.Helper()
+	return n.Query(t, "SELECT COALESCE(SUM(last_id - first_id + 1), 0) FROM cellog_buffer.numbered_copies WHERE datastore = ?", ds)
+}
+
+// cellsOn returns the cells of which a server has numbered copies, of shard 0.
+func cellsOn(t testing.TB, n *mysqltest.Node, ds string) []cellog.Cell {
+	t.Helper()
+	db := n.DB(t, "")
+	refs, err := CopyRefs(t.Context(), []*sql.DB{db}, "c0", ds, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []cellog.Cell
+	for _, r := range refs {
+		runs, err := readRuns(t.Context(), "c0", ds, 0, []CopyRef{r})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, runs[0]...)
+	}
+	return out
+}
+
 func somePuts(t testing.TB, n int) []cellog.Put {
 	puts := make([]cellog.Put, n)
 	for i := range puts {
@@ -79,15 +106,15 @@ func TestNumberedCopies(t *testing.T) {
 			t.Fatalf("%v %v", stored[i], err)
 		}
 	}
-	same := "SELECT COUNT(*) FROM cellog_buffer.buffered_cells WHERE datastore = ? AND cluster = 'c0' AND term = 1 AND epoch = 1 AND added_id = ? AND row_key = ? AND body = ? AND traceparent <=> ? AND created_at = ?"
+	if got := holder.Query(t, "SELECT CONCAT(cluster, ' ', term, ' ', COUNT(*)) FROM cellog_buffer.numbered_copies WHERE datastore = ? GROUP BY cluster, term", st.ds); got != "c0 1 1" {
+		t.Errorf("rows of copies: %s, want one of cluster c0 and term 1 for all that was stored together", got)
+	}
+	var want []cellog.Cell
 	for i, p := range puts {
-		var trace any
-		if p.TraceParent != "" {
-			trace = p.TraceParent
-		}
-		if got := holder.Query(t, same, st.ds, int64(stored[i].AddedID), p.Row[:], p.Body, trace, stored[i].CreatedAt); got != "1" {
-			t.Errorf("cell %d: %s copies like it", i, got)
-		}
+		want = append(want, cellog.Cell{Key: p.Key, Body: p.Body, TraceParent: p.TraceParent, Epoch: 1, AddedID: stored[i].AddedID, CreatedAt: stored[i].CreatedAt.UTC()})
+	}
+	if got := cellsOn(t, holder, st.ds); !reflect.DeepEqual(got, want) {
+		t.Errorf("copies %v, want %v", got, want)
 	}
 	d := NewDrainer(st.Store)
 	once := func() {
@@ -97,15 +124,15 @@ func TestNumberedCopies(t *testing.T) {
 		}
 	}
 	once() // nothing is known to be final
-	if got := copiesOn(t, holder, "buffered_cells", st.ds); got != "3" {
+	if got := numberedOn(t, holder, st.ds); got != "3" {
 		t.Errorf("%s copies are left of cells that are not final", got)
 	}
 	st.marks.set(storage.Mark{Epoch: 1, First: 1, Last: 2})
 	once()
-	if got := holder.Query(t, "SELECT GROUP_CONCAT(added_id) FROM cellog_buffer.buffered_cells WHERE datastore = ?", st.ds); got != "3" {
-		t.Errorf("after 2 are final there are copies of %s", got)
+	if got := numberedOn(t, holder, st.ds); got != "3" {
+		t.Errorf("%s copies are left of a run of which the last cell is not final", got)
 	}
-	holder.Exec(t, "DELETE FROM cellog_buffer.buffered_cells WHERE datastore = '"+st.ds+"'")
+	holder.Exec(t, "DELETE FROM cellog_buffer.numbered_copies WHERE datastore = '"+st.ds+"'")
 	other := puts[2]
 	other.Body = mustBody(t, `"another"`)
 	stored, errs = st.Write(t.Context(), st.ds, 0, []cellog.Put{puts[0], puts[2], other})
@@ -114,12 +141,12 @@ func TestNumberedCopies(t *testing.T) {
 			t.Errorf("%v %v, want %v", stored[i], errs[i], want)
 		}
 	}
-	if got := holder.Query(t, "SELECT CONCAT(added_id, ' ', body = ?) FROM cellog_buffer.buffered_cells WHERE datastore = ?", puts[2].Body, st.ds); got != "3 1" {
-		t.Errorf("copies of what stood and is not final: %s", got)
+	if got := cellsOn(t, holder, st.ds); !reflect.DeepEqual(got, want[2:]) {
+		t.Errorf("copies of what stood and is not final: %v, want %v", got, want[2:])
 	}
 	st.marks.set(storage.Mark{Epoch: 1, First: 1, Last: 3})
 	once()
-	if got := copiesOn(t, holder, "buffered_cells", st.ds); got != "0" {
+	if got := numberedOn(t, holder, st.ds); got != "0" {
 		t.Errorf("%s copies are left", got)
 	}
 }
@@ -180,7 +207,7 @@ func TestAckFinal(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if got := copiesOn(t, holder, "buffered_cells", st.ds); got != "0" {
+	if got := numberedOn(t, holder, st.ds); got != "0" {
 		t.Errorf("%s copies", got)
 	}
 	// A primary that was deposed: what it has is final nowhere.
@@ -217,7 +244,7 @@ func TestTermsFence(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := copiesOn(t, h1, "buffered_cells", st.ds); got != "0" {
+	if got := numberedOn(t, h1, st.ds); got != "0" {
 		t.Errorf("%s copies on the old master of a cluster that is claimed", got)
 	}
 	// Opened again it is one.
@@ -227,9 +254,15 @@ func TestTermsFence(t *testing.T) {
 	if err := write(); err != nil {
 		t.Error(err)
 	}
-	if got := copiesOn(t, h1, "buffered_cells", st.ds); got != "1" {
+	if got := numberedOn(t, h1, st.ds); got != "1" {
 		t.Errorf("%s copies on the node that was opened", got)
 	}
+	// Claimed it is none, whatever else fits.
+	h1.Exec(t, "UPDATE cellog_meta.terms SET state = 'claimed' WHERE cluster = 'c1'")
+	if err := write(); !errors.Is(err, storage.ErrOutcomeUnknown) {
+		t.Errorf("a server whose own term is only claimed: %v", err)
+	}
+	h1.Exec(t, "UPDATE cellog_meta.terms SET state = 'open' WHERE cluster = 'c1'")
 	// A replica has the same rows, but is another server.
 	h1.Exec(t, "UPDATE cellog_meta.terms SET server_uuid = 'another' WHERE cluster = 'c1'")
 	if err := write(); !errors.Is(err, storage.ErrOutcomeUnknown) {
@@ -286,19 +319,8 @@ func TestClaimAgainstCopies(t *testing.T) {
 		t.Fatal(err)
 	}
 	there := map[string]bool{}
-	rows, err := db.Query("SELECT row_key FROM cellog_buffer.buffered_cells WHERE datastore = ?", st.ds)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := each(rows, func() error {
-		var id uuid.UUID
-		var raw []byte
-		err := rows.Scan(&raw)
-		copy(id[:], raw)
-		there[id.String()] = true
-		return err
-	}); err != nil {
-		t.Fatal(err)
+	for _, c := range cellsOn(t, holder, st.ds) {
+		there[c.Row.String()] = true
 	}
 	met := make(chan struct{})
 	go func() { wg.Wait(); close(met) }()
@@ -341,7 +363,7 @@ func TestDrainOlderEpoch(t *testing.T) {
 	if got := primary.Query(t, "SELECT CONCAT(epoch, ' ', row_key = ?) FROM "+quote(st.ds, 0)+".entity WHERE added_id = 2", puts[1].Row[:]); got != "2 1" {
 		t.Errorf("the second cell: %s", got)
 	}
-	if got := copiesOn(t, holder, "buffered_cells", st.ds); got != "1" {
+	if got := copiesOn(t, holder, "buffered_cells", st.ds); got != "1" || numberedOn(t, holder, st.ds) != "0" {
 		t.Errorf("%s copies, want the one whose cell is not final", got)
 	}
 	st.marks.set(storage.Mark{Epoch: 2, First: 2, Last: 2})
@@ -351,4 +373,36 @@ func TestDrainOlderEpoch(t *testing.T) {
 	if got := copiesOn(t, holder, "buffered_cells", st.ds); got != "0" || len(d.answered) != 0 {
 		t.Errorf("%s copies, %d in mind", got, len(d.answered))
 	}
+}
+
+// A put that was answered by a primary which was deposed before the cell was
+// final says nothing: the number may be another cell's now.
+func TestDrainThroughADeposedPrimary(t *testing.T) {
+	primary, holder := mysqltest.Start(t), mysqltest.Start(t)
+	st := newCopying(t, primary, holder)
+	puts := somePuts(t, 1)
+	if _, errs := st.Write(t.Context(), st.ds, 0, puts); errs[0] != nil {
+		t.Fatal(errs[0])
+	}
+	d := NewDrainer(st.Store)
+	if err := d.unnumber(t.Context(), st.clusters[1].nodes[0], placement{"c0", st.ds, 0}, 2); err != nil {
+		t.Fatal(err)
+	}
+	once := func(m storage.Mark, copies string, answered int) {
+		t.Helper()
+		st.marks.set(m)
+		if err := d.Once(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if got := copiesOn(t, holder, "buffered_cells", st.ds); got != copies || len(d.answered) != answered {
+			t.Errorf("%+v: %s copies, %d answered, want %s and %d", m, got, len(d.answered), copies, answered)
+		}
+	}
+	once(storage.Mark{Epoch: 1, First: 1, Last: 0}, "1", 1)
+	// The promoted node has another cell as number 1, and that one is final.
+	primary.Exec(t, "UPDATE "+quote(st.ds, 0)+".entity SET row_key = x'"+fmt.Sprintf("%032x", 7)+"'; UPDATE "+quote(st.ds, 0)+".shard_log SET epoch = 2, term = 2")
+	once(storage.Mark{Epoch: 2, First: 1, Last: 1}, "1", 0)
+	until(t, "the store sees epoch 2", func() bool { r, err := st.Route(st.ds, 0); return err == nil && r.Epoch == 2 })
+	once(storage.Mark{Epoch: 2, First: 1, Last: 1}, "1", 1)
+	once(storage.Mark{Epoch: 2, First: 1, Last: 2}, "0", 0)
 }

@@ -19,74 +19,100 @@ const shardsPerLook = 512
 
 // look is what one server said.
 type look struct {
-	node       *node
 	readOnly   bool
 	self       string // SQL
 	datastores []storage.Datastore
 	shards     []ShardHead
 }
 
-// discover asks every server which datastores and shards it holds and renews
-// the routes. The error is set when no server answered.
+// lookTimeout bounds one look at a server.
+const lookTimeout = 10 * time.Second
+
+// discover looks at every server, and waits for all. The error is set when no
+// server answered.
 func (s *Store) discover(ctx context.Context) error {
-	var nodes []*node
+	var mu sync.Mutex
+	var errs []error
+	nodes := 0
+	var wg sync.WaitGroup
 	for _, c := range s.clusters {
-		nodes = append(nodes, c.nodes...)
-	}
-	looks := make([]*look, len(nodes))
-	errs := make([]error, len(nodes))
-	var g errgroup.Group
-	for i, n := range nodes {
-		g.Go(func() error {
-			lctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-			defer cancel()
-			looks[i], errs[i] = lookAt(lctx, n)
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	answered := 0
-	for i, l := range looks {
-		n := nodes[i]
-		n.mu.Lock()
-		n.seen = l != nil
-		n.writable = l != nil && !l.readOnly
-		if l != nil {
-			n.self = l.self
-		}
-		n.mu.Unlock()
-		if l == nil {
-			s.metrics.nodeUp.WithLabelValues(n.cluster, n.Name).Set(0)
-			continue
-		}
-		answered++
-		s.metrics.nodeUp.WithLabelValues(n.cluster, n.Name).Set(1)
-		for _, d := range l.datastores {
-			s.routes.SetDatastore(d)
+		for _, n := range c.nodes {
+			nodes++
+			wg.Go(func() {
+				if err := s.look(ctx, n); err != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					errs = append(errs, err)
+				}
+			})
 		}
 	}
-	if answered == 0 {
+	wg.Wait()
+	if len(errs) == nodes {
 		return fmt.Errorf("storage/mysql: no server answered: %w", errors.Join(errs...))
 	}
-	highest := map[string]cellog.Epoch{}
-	for _, l := range looks {
-		if l == nil {
-			continue
-		}
-		for _, sh := range l.shards {
-			// A copy, or what a move has left, is of no use to anybody.
-			if name := cellog.DatabaseName(sh.Datastore, sh.Shard); !sh.Foreign() && sh.Epoch >= highest[name] {
-				highest[name] = sh.Epoch
-				s.placed.Store(name, l.node.cluster)
-			}
-			if !l.readOnly {
-				s.propose(l.node, sh)
-			}
+	return nil
+}
+
+// look asks one server which datastores and shards it holds, and renews their
+// routes.
+func (s *Store) look(ctx context.Context, n *node) error {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	defer func() { s.metrics.observeNodes(s.byName[n.cluster], &s.cfg) }()
+	l, err := lookAt(ctx, n)
+	n.mu.Lock()
+	n.seen = err == nil
+	n.writable = err == nil && !l.readOnly
+	if err == nil {
+		n.self = l.self
+	}
+	n.mu.Unlock()
+	if err != nil {
+		s.metrics.nodeUp.WithLabelValues(n.cluster, n.Name).Set(0)
+		return err
+	}
+	s.metrics.nodeUp.WithLabelValues(n.cluster, n.Name).Set(1)
+	for _, d := range l.datastores {
+		s.routes.SetDatastore(d)
+	}
+	for _, sh := range l.shards {
+		s.note(n, sh)
+		if !l.readOnly {
+			s.propose(n, sh)
 		}
 	}
 	return nil
+}
+
+// place is where a shard was seen, of the highest epoch.
+type place struct {
+	cluster string
+	epoch   cellog.Epoch
+}
+
+// note remembers which cluster has a shard. A copy, or what a move has left, is
+// of no use to anybody, and servers are looked at in any order.
+func (s *Store) note(n *node, sh ShardHead) {
+	if sh.Foreign() {
+		return
+	}
+	name, now := cellog.DatabaseName(sh.Datastore, sh.Shard), place{n.cluster, sh.Epoch}
+	for {
+		old, loaded := s.placed.LoadOrStore(name, now)
+		if !loaded || old.(place).epoch >= now.epoch || s.placed.CompareAndSwap(name, old, now) {
+			return
+		}
+	}
+}
+
+// placedOn returns the cluster that was seen to have a shard.
+func (s *Store) placedOn(datastore string, shard cellog.ShardID) (cluster string, ok bool) {
+	p, ok := s.placed.Load(cellog.DatabaseName(datastore, shard))
+	if !ok {
+		return "", false
+	}
+	return p.(place).cluster, true
 }
 
 // propose enters a shard's place into the routes if it is open there.
@@ -97,7 +123,7 @@ func (s *Store) propose(n *node, sh ShardHead) {
 }
 
 func lookAt(ctx context.Context, n *node) (*look, error) {
-	l := &look{node: n}
+	l := &look{}
 	var version string
 	if err := n.read.QueryRowContext(ctx, "SELECT @@global.read_only, VERSION()").Scan(&l.readOnly, &version); err != nil {
 		return nil, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err)

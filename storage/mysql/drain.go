@@ -25,13 +25,13 @@ const (
 	drainTimeout = 5 * time.Second
 )
 
-// Drainer deletes copies that are not needed any more. A numbered one of its
-// shard's present epoch goes when its added_id is final. Any other, an unnumbered
-// one or one of an older epoch, is brought to its shard by the ordinary put, and
-// goes when that was answered by a cell that is final. A copy that lost to another
-// body, or is refused for good, goes to rejected_cells with the reason and the
-// winner. Everything it does may be done twice, or by two drainers at once,
-// without harm.
+// Drainer deletes copies that are not needed any more. Numbered ones of their
+// shard's present epoch go when their added_ids are final; those of an older
+// epoch become unnumbered ones. An unnumbered one is brought to its shard by the
+// ordinary put, and goes when that was answered by a cell that is final. A copy
+// that lost to another body, or is refused for good, goes to rejected_cells with
+// the reason and the winner. Everything it does may be done twice, or by two
+// drainers at once, without harm.
 //
 // While a primary is away, or Kafka, no copy's body is read: there may be
 // millions.
@@ -114,13 +114,18 @@ type placement struct {
 
 // node puts one holder's copies.
 func (d *Drainer) node(ctx context.Context, n *node) error {
-	var all []placement
-	rows, err := n.read.QueryContext(ctx, "SELECT DISTINCT cluster, datastore, shard FROM cellog_buffer.buffered_cells")
+	type found struct {
+		placement
+		oldest sql.NullInt32 // epoch of its numbered copies; NULL: these have no number
+	}
+	var all []found
+	rows, err := n.read.QueryContext(ctx, "SELECT cluster, datastore, shard, MIN(epoch) FROM cellog_buffer.numbered_copies GROUP BY cluster, datastore, shard "+
+		"UNION ALL SELECT DISTINCT cluster, datastore, shard, NULL FROM cellog_buffer.buffered_cells")
 	if err == nil {
 		err = each(rows, func() error {
-			var p placement
-			err := rows.Scan(&p.cluster, &p.datastore, &p.shard)
-			all = append(all, p)
+			var f found
+			err := rows.Scan(&f.cluster, &f.datastore, &f.shard, &f.oldest)
+			all = append(all, f)
 			return err
 		})
 	}
@@ -129,24 +134,26 @@ func (d *Drainer) node(ctx context.Context, n *node) error {
 	}
 	d.s.metrics.observeBuffer(ctx, n, len(all) > 0)
 	var errs []error
-	for _, p := range all {
-		mark, known := d.s.cfg.Marks.Mark(p.datastore, p.shard)
-		if known && mark.Last > 0 {
-			errs = append(errs, d.forget(ctx, n, p, mark))
+	for _, f := range all {
+		mark, known := d.s.cfg.Marks.Mark(f.datastore, f.shard)
+		if f.oldest.Valid && known && mark.Last > 0 {
+			errs = append(errs, d.forget(ctx, n, f.placement, mark))
 		}
-		errs = append(errs, d.placement(ctx, n, p, mark.Epoch))
+		if !f.oldest.Valid || cellog.Epoch(f.oldest.Int32) < mark.Epoch {
+			errs = append(errs, d.placement(ctx, n, f.placement, mark.Epoch, f.oldest.Valid))
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// forget deletes a holder's numbered copies of a shard that are final. One of an
-// older epoch may be of a branch that is dead: its number says nothing.
+// forget deletes a holder's numbered copies of a shard that are final. Those of
+// an older epoch may be of a branch that is dead: their numbers say nothing.
 func (d *Drainer) forget(ctx context.Context, n *node, p placement, m storage.Mark) error {
 	for {
 		// Committed reads take no locks between the rows, where others insert.
-		res, err := n.write.ExecContext(ctx, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; DELETE FROM cellog_buffer.buffered_cells "+
-			"WHERE cluster = ? AND datastore = ? AND shard = ? AND epoch = ? AND added_id BETWEEN ? AND ? ORDER BY added_id LIMIT "+strconv.Itoa(drainIDs),
-			p.cluster, p.datastore, int(p.shard), int(m.Epoch), int64(m.First), int64(m.Last))
+		res, err := n.write.ExecContext(ctx, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED; DELETE FROM cellog_buffer.numbered_copies "+
+			"WHERE cluster = ? AND datastore = ? AND shard = ? AND epoch = ? AND last_id <= ? AND first_id >= ? ORDER BY last_id, tag LIMIT "+strconv.Itoa(drainIDs),
+			p.cluster, p.datastore, int(p.shard), int(m.Epoch), int64(m.Last), int64(m.First))
 		if err != nil {
 			return err
 		}
@@ -157,9 +164,10 @@ func (d *Drainer) forget(ctx context.Context, n *node, p placement, m storage.Ma
 	}
 }
 
-// placement puts a holder's copies of one shard that have no number or one of an
-// older epoch than the given one, if the shard's primary is there.
-func (d *Drainer) placement(ctx context.Context, n *node, p placement, epoch cellog.Epoch) error {
+// placement puts a holder's copies of one shard that have no number, and with
+// older those of an older epoch than the given one, if the shard's primary is
+// there.
+func (d *Drainer) placement(ctx context.Context, n *node, p placement, epoch cellog.Epoch, older bool) error {
 	route, err := d.s.routes.Route(p.datastore, p.shard)
 	if errors.Is(err, storage.ErrUnavailable) {
 		return nil // nobody has it open: wait
@@ -171,10 +179,15 @@ func (d *Drainer) placement(ctx context.Context, n *node, p placement, epoch cel
 	if err != nil || !primary.isWritable() || route.Epoch < epoch {
 		return err // a deposed one is no primary
 	}
+	if older {
+		if err := d.unnumber(ctx, n, p, epoch); err != nil {
+			return err
+		}
+	}
 	for after := int64(0); ; {
 		var ids []int64
-		rows, err := n.read.QueryContext(ctx, "SELECT id FROM cellog_buffer.buffered_cells WHERE cluster = ? AND datastore = ? AND shard = ? AND (epoch IS NULL OR epoch < ?) AND id > ? ORDER BY id LIMIT ?",
-			p.cluster, p.datastore, int(p.shard), int(epoch), after, drainIDs)
+		rows, err := n.read.QueryContext(ctx, "SELECT id FROM cellog_buffer.buffered_cells WHERE cluster = ? AND datastore = ? AND shard = ? AND id > ? ORDER BY id LIMIT ?",
+			p.cluster, p.datastore, int(p.shard), after, drainIDs)
 		if err == nil {
 			err = each(rows, func() error {
 				err := rows.Scan(&after)
@@ -208,6 +221,45 @@ func (d *Drainer) placement(ctx context.Context, n *node, p placement, epoch cel
 			}
 		}
 	}
+}
+
+// unnumber makes a holder's numbered copies of a shard that are of an older epoch
+// than the given one unnumbered ones, in the order of the shard's log, a run at a
+// time. Two drainers wait for each other at the row's lock.
+func (d *Drainer) unnumber(ctx context.Context, n *node, p placement, epoch cellog.Epoch) error {
+	for more := true; more; {
+		err := inTx(ctx, n.write, func(tx *sql.Tx) error {
+			r := CopyRef{}
+			var packed []byte
+			err := tx.QueryRowContext(ctx, "SELECT epoch, last_id, tag, first_id, cells FROM cellog_buffer.numbered_copies WHERE cluster = ? AND datastore = ? AND shard = ? AND epoch < ? "+
+				"ORDER BY epoch, last_id, tag LIMIT 1 FOR UPDATE", p.cluster, p.datastore, int(p.shard), int(epoch)).Scan(&r.Epoch, &r.LastID, &r.tag, &r.FirstID, &packed)
+			if errors.Is(err, sql.ErrNoRows) {
+				more = false
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			cells, err := r.parse(packed, p.shard)
+			if err != nil {
+				return err
+			}
+			puts := make([]cellog.Put, len(cells))
+			for i, c := range cells {
+				puts[i] = cellog.Put{Key: c.Key, Body: c.Body, TraceParent: c.TraceParent}
+			}
+			if _, err := insertCopies(ctx, tx, p.cluster, p.datastore, p.shard, puts); err != nil {
+				return err
+			}
+			_, err = tx.ExecContext(ctx, "DELETE FROM cellog_buffer.numbered_copies WHERE cluster = ? AND datastore = ? AND shard = ? AND epoch = ? AND last_id = ? AND tag = ?",
+				p.cluster, p.datastore, int(p.shard), int(r.Epoch), int64(r.LastID), r.tag)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // copies reads copies of one shard by their ids, in order, up to PageBytes.

@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/hex"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/schemas/body"
+	"github.com/cellog/cellog/schemas/forward"
 	"github.com/cellog/cellog/storage"
 )
 
@@ -107,18 +109,31 @@ func insertCell(ctx context.Context, tx *sql.Tx, name, datastore string, c *cell
 	return nil
 }
 
-// CopyRef names a numbered copy on its holder.
+// CopyRef names a run of numbered copies on its holder.
 type CopyRef struct {
-	Holder  *sql.DB
-	ID      int64
-	Epoch   cellog.Epoch
-	AddedID cellog.AddedID
+	Holder          *sql.DB
+	Epoch           cellog.Epoch
+	FirstID, LastID cellog.AddedID
+	Bytes           int // of the row's cells
+	tag             int64
+}
+
+// parse reads a row's cells, and checks that they are the ones it names.
+func (r *CopyRef) parse(packed []byte, shard cellog.ShardID) ([]cellog.Cell, error) {
+	cells, err := forward.ParseRun(packed, shard, r.Epoch)
+	if err == nil && (cells[0].AddedID != r.FirstID || cells[len(cells)-1].AddedID != r.LastID) {
+		err = errors.New("its cells have other numbers")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cellog_buffer.numbered_copies, shard %d, epoch %d, last_id %d, tag %d: %w", shard, r.Epoch, r.LastID, r.tag, err)
+	}
+	return cells, nil
 }
 
 // CopyShards returns the shards of which a holder has numbered copies of a
 // cluster's cells.
 func CopyShards(ctx context.Context, holder *sql.DB, cluster string) ([]ShardHead, error) {
-	rows, err := holder.QueryContext(ctx, "SELECT DISTINCT datastore, shard FROM cellog_buffer.buffered_cells WHERE cluster = ? AND epoch IS NOT NULL", cluster)
+	rows, err := holder.QueryContext(ctx, "SELECT DISTINCT datastore, shard FROM cellog_buffer.numbered_copies WHERE cluster = ?", cluster)
 	if err != nil {
 		return nil, fmt.Errorf("copies: %w", err)
 	}
@@ -132,18 +147,19 @@ func CopyShards(ctx context.Context, holder *sql.DB, cluster string) ([]ShardHea
 	return out, err
 }
 
-// CopyRefs returns the numbered copies that holders have of a shard's cells, in
-// the order of the shard's log, each once.
+// CopyRefs returns the runs of numbered copies that holders have of a shard's
+// cells, by their first cell's place in the shard's log. Runs may overlap; one
+// whose cells are all in runs before it is left out.
 func CopyRefs(ctx context.Context, holders []*sql.DB, cluster, datastore string, shard cellog.ShardID) ([]CopyRef, error) {
 	var out []CopyRef
 	for _, h := range holders {
-		rows, err := h.QueryContext(ctx, "SELECT id, epoch, added_id FROM cellog_buffer.buffered_cells WHERE cluster = ? AND datastore = ? AND shard = ? AND epoch IS NOT NULL", cluster, datastore, int(shard))
+		rows, err := h.QueryContext(ctx, "SELECT epoch, first_id, last_id, tag, LENGTH(cells) FROM cellog_buffer.numbered_copies WHERE cluster = ? AND datastore = ? AND shard = ?", cluster, datastore, int(shard))
 		if err != nil {
 			return nil, fmt.Errorf("copies of shard %s: %w", cellog.DatabaseName(datastore, shard), err)
 		}
 		err = each(rows, func() error {
 			r := CopyRef{Holder: h}
-			err := rows.Scan(&r.ID, &r.Epoch, &r.AddedID)
+			err := rows.Scan(&r.Epoch, &r.FirstID, &r.LastID, &r.tag, &r.Bytes)
 			out = append(out, r)
 			return err
 		})
@@ -152,75 +168,95 @@ func CopyRefs(ctx context.Context, holders []*sql.DB, cluster, datastore string,
 		}
 	}
 	slices.SortFunc(out, func(a, b CopyRef) int {
-		if a.Epoch != b.Epoch {
-			return int(a.Epoch) - int(b.Epoch)
-		}
-		return int(a.AddedID - b.AddedID)
+		return cmp.Or(cmp.Compare(a.Epoch, b.Epoch), cmp.Compare(a.FirstID, b.FirstID), cmp.Compare(b.LastID, a.LastID))
 	})
-	return slices.CompactFunc(out, func(a, b CopyRef) bool { return a.Epoch == b.Epoch && a.AddedID == b.AddedID }), nil
+	var epoch cellog.Epoch
+	var covered cellog.AddedID
+	return slices.DeleteFunc(out, func(r CopyRef) bool {
+		if r.Epoch == epoch && r.LastID <= covered {
+			return true
+		}
+		epoch, covered = r.Epoch, r.LastID
+		return false
+	}), nil
 }
 
 // copiesAtOnce bounds the copies that go in together.
 const copiesAtOnce = 100
 
-// AddCopies stores the cells of copies in a shard that is closed in the given
-// epoch, in their order, each with the next number; those whose key is there
-// already are left out. It returns how many went in, and of how many another
-// body stood there. ErrDeposed: the shard is not closed in the epoch.
-func AddCopies(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID, term cellog.Term, refs []CopyRef) (added, lost int, err error) {
+// AddCopies stores the cells of copies of a cluster's cells in a shard that is
+// closed in the given epoch, in their order, each with the next number; those
+// whose key is there already are left out. It returns how many went in, and of
+// how many another body stood there. ErrDeposed: the shard is not closed in the
+// epoch.
+func AddCopies(ctx context.Context, db *sql.DB, cluster, datastore string, shard cellog.ShardID, term cellog.Term, refs []CopyRef) (added, lost int, err error) {
+	var last CopyRef
 	for len(refs) > 0 {
-		n := min(len(refs), copiesAtOnce)
-		cells, err := readCopies(ctx, refs[:n])
+		n, cells, size := 0, 0, 0
+		for n < len(refs) && (n == 0 || refs[n].Holder == refs[0].Holder && refs[n].Epoch == refs[0].Epoch && cells < copiesAtOnce && size < PageBytes) {
+			cells += int(refs[n].LastID - refs[n].FirstID + 1)
+			size += refs[n].Bytes
+			n++
+		}
+		runs, err := readRuns(ctx, cluster, datastore, shard, refs[:n])
 		if err != nil {
 			return added, lost, err
 		}
-		a, l, err := addCells(ctx, db, datastore, shard, term, cells)
-		if err != nil {
-			return added, lost, err
+		var page []cellog.Cell
+		for i, run := range runs {
+			for _, c := range run {
+				if c.Epoch != last.Epoch || c.AddedID > last.LastID { // the run before may have it too
+					page = append(page, c)
+				}
+			}
+			last = refs[i]
 		}
-		added, lost, refs = added+a, lost+l, refs[n:]
+		for len(page) > 0 {
+			some := min(len(page), copiesAtOnce)
+			a, l, err := addCells(ctx, db, datastore, shard, term, page[:some])
+			if err != nil {
+				return added, lost, err
+			}
+			added, lost, page = added+a, lost+l, page[some:]
+		}
+		refs = refs[n:]
 	}
 	return added, lost, nil
 }
 
-// readCopies fetches copies' cells in the order of refs. One that is gone was
-// final.
-func readCopies(ctx context.Context, refs []CopyRef) ([]cellog.Cell, error) {
-	byHolder := map[*sql.DB][]string{}
-	for _, r := range refs {
-		byHolder[r.Holder] = append(byHolder[r.Holder], strconv.FormatInt(r.ID, 10))
+// readRuns fetches the cells of runs of one holder and epoch, in their order. One
+// that is gone, and has no cells, was final.
+func readRuns(ctx context.Context, cluster, datastore string, shard cellog.ShardID, refs []CopyRef) ([][]cellog.Cell, error) {
+	type place struct {
+		last cellog.AddedID
+		tag  int64
 	}
-	found := map[CopyRef]cellog.Cell{}
-	for h, ids := range byHolder {
-		rows, err := h.QueryContext(ctx, "SELECT id, added_id, epoch, row_key, column_name, ref_key, body, created_at, traceparent FROM cellog_buffer.buffered_cells WHERE id IN ("+strings.Join(ids, ",")+")")
-		if err != nil {
-			return nil, err
-		}
-		err = each(rows, func() error {
-			r := CopyRef{Holder: h}
-			var c cellog.Cell
-			var row []byte
-			var trace sql.NullString
-			if err := rows.Scan(&r.ID, &c.AddedID, &c.Epoch, &row, &c.Column, &c.Ref, &c.Body, &c.CreatedAt, &trace); err != nil {
-				return err
-			}
-			copy(c.Row[:], row)
-			c.CreatedAt, c.TraceParent = c.CreatedAt.UTC(), trace.String
-			r.Epoch, r.AddedID = c.Epoch, c.AddedID
-			found[r] = c
-			return nil
-		})
-		if err != nil {
-			return nil, err
-		}
+	at := map[place]int{}
+	var ids []string
+	for i, r := range refs {
+		at[place{r.LastID, r.tag}] = i
+		ids = append(ids, strconv.FormatInt(int64(r.LastID), 10))
 	}
-	var out []cellog.Cell
-	for _, r := range refs {
-		if c, ok := found[r]; ok {
-			out = append(out, c)
-		}
+	rows, err := refs[0].Holder.QueryContext(ctx, "SELECT last_id, tag, cells FROM cellog_buffer.numbered_copies WHERE cluster = ? AND datastore = ? AND shard = ? AND epoch = ? AND last_id IN ("+strings.Join(ids, ",")+")",
+		cluster, datastore, int(shard), int(refs[0].Epoch))
+	if err != nil {
+		return nil, err
 	}
-	return out, nil
+	out := make([][]cellog.Cell, len(refs))
+	err = each(rows, func() error {
+		var p place
+		var packed []byte
+		if err := rows.Scan(&p.last, &p.tag, &packed); err != nil {
+			return err
+		}
+		i, ok := at[p]
+		if !ok {
+			return nil // another copy of the same cells
+		}
+		out[i], err = refs[i].parse(packed, shard)
+		return err
+	})
+	return out, err
 }
 
 // addCells is one transaction of AddCopies.

@@ -101,7 +101,7 @@ func (s *Store) reading(ctx context.Context, datastore string, shard cellog.Shar
 		master = route.Cluster + "/" + route.Node
 		candidates = s.candidates(route, from)
 	case errors.Is(err, storage.ErrUnavailable):
-		placed, known := s.placed.Load(cellog.DatabaseName(datastore, shard))
+		placed, known := s.placedOn(datastore, shard)
 		for _, c := range s.clusters { // no master: any server that has it
 			if !known || c.name == placed {
 				candidates = append(candidates, c.nodes...)
@@ -140,6 +140,8 @@ func (s *Store) reading(ctx context.Context, datastore string, shard cellog.Shar
 			o.From = cellog.Minion
 			o.Stale = from == cellog.Master
 			o.Lag = n.lag(ctx)
+		} else if from == cellog.Master {
+			o.Stale = !s.vouched(n)
 		}
 		return o, err
 	}
@@ -166,6 +168,17 @@ func (s *Store) routeNow(ctx context.Context, datastore string, shard cellog.Sha
 	cancel()
 	route, err = s.routes.Route(datastore, shard)
 	return route, m.Epoch > route.Epoch, err
+}
+
+// vouched says whether a node was its cluster's master when it has just answered.
+// One that was replaced and does not know answers on: only a fresh look at the
+// terms tells.
+func (s *Store) vouched(n *node) bool {
+	if s.cfg.Masters == nil {
+		return true
+	}
+	now, o := s.cfg.Now(), s.cfg.Masters(n.cluster)
+	return o.Node == n.Name && now.Sub(o.Looked) <= storage.LookFor
 }
 
 // candidates returns the cluster's nodes in the order in which to ask them.

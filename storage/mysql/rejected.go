@@ -128,7 +128,7 @@ func (s *Store) Buffered(ctx context.Context, datastore string) ([]cellog.Buffer
 		before := len(out)
 		err := c.anyNode(ctx, func(ctx context.Context, n *node) error {
 			out = out[:before]
-			rows, err := n.read.QueryContext(ctx, "SELECT shard, COUNT(*), MIN(buffered_at) FROM cellog_buffer.buffered_cells WHERE datastore = ? AND epoch IS NULL GROUP BY shard ORDER BY shard", datastore)
+			rows, err := n.read.QueryContext(ctx, "SELECT shard, COUNT(*), MIN(buffered_at) FROM cellog_buffer.buffered_cells WHERE datastore = ? GROUP BY shard ORDER BY shard", datastore)
 			if err != nil {
 				return err
 			}

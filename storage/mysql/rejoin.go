@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cellog/cellog"
@@ -75,64 +76,48 @@ func commonPrefix(ctx context.Context, a, b *sql.DB, datastore string, shard cel
 	return low, nil
 }
 
-const (
-	copyFields     = "cluster, term, datastore, shard, epoch, added_id, row_key, column_name, ref_key, body, created_at, traceparent, buffered_at"
-	rejectedFields = "datastore, shard, row_key, column_name, ref_key, body, reason, winner_epoch, winner_added_id, winner_body, rejected_at"
-)
+// carried are the tables that Carry copies: what is in them of a cell, and what
+// tells one of them from another.
+var carried = []struct{ table, fields, key string }{
+	{"buffered_cells", "cluster, datastore, shard, row_key, column_name, ref_key, body, traceparent, buffered_at", "cluster, datastore, shard, row_key, column_name, ref_key"},
+	{"numbered_copies", "cluster, datastore, shard, epoch, last_id, tag, first_id, term, cells, buffered_at", "cluster, datastore, shard, epoch, last_id, tag"},
+	{"rejected_cells", "datastore, shard, row_key, column_name, ref_key, body, reason, winner_epoch, winner_added_id, winner_body, rejected_at", "datastore, row_key, column_name, ref_key, reason, rejected_at"},
+}
 
 // Carry copies what a node holds of other clusters' cells, copies and rejected
 // ones, to its master, unless it is there already: the drainers go on with it
-// there. It returns how many went over.
+// there. It returns how many rows of either went over.
 func Carry(ctx context.Context, node, master *sql.DB) (copies, rejected int, err error) {
-	if copies, err = carry(ctx, node, master, "buffered_cells", copyFields, "cluster, datastore, shard, epoch, added_id, row_key, column_name, ref_key"); err != nil {
-		return copies, 0, err
+	for _, c := range carried {
+		n, err := carry(ctx, node, master, c.table, strings.Split(c.fields, ", "), strings.Split(c.key, ", "))
+		if c.table == "rejected_cells" {
+			rejected += n
+		} else {
+			copies += n
+		}
+		if err != nil {
+			return copies, rejected, fmt.Errorf("%s: %w", c.table, err)
+		}
 	}
-	rejected, err = carry(ctx, node, master, "rejected_cells", rejectedFields, "datastore, row_key, column_name, ref_key, reason, rejected_at")
-	return copies, rejected, err
+	return copies, rejected, nil
 }
 
 // carry takes over the rows of a table whose values in key the master has not.
-func carry(ctx context.Context, node, master *sql.DB, table, fields, key string) (n int, err error) {
-	names := strings.Split(fields, ", ")
-	var same, marks []string
-	for _, k := range strings.Split(key, ", ") {
+func carry(ctx context.Context, node, master *sql.DB, table string, fields, key []string) (n int, err error) {
+	var same []string
+	for _, k := range key {
 		same = append(same, k+" <=> ?")
 	}
-	for range names {
-		marks = append(marks, "?")
-	}
-	insert := "INSERT INTO cellog_buffer." + table + " (" + fields + ") SELECT " + strings.Join(marks, ", ") + " FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM cellog_buffer." + table + " WHERE " + strings.Join(same, " AND ") + ")"
-	for after := int64(0); ; {
-		rows, err := node.QueryContext(ctx, "SELECT id, "+fields+" FROM cellog_buffer."+table+" WHERE id > ? ORDER BY id LIMIT 100", after)
-		if err != nil {
-			return n, fmt.Errorf("%s: %w", table, err)
-		}
-		var page [][]any
-		err = each(rows, func() error {
-			vals, dest := make([]any, len(names)), make([]any, len(names)+1)
-			dest[0] = &after
-			for i := range vals {
-				dest[i+1] = &vals[i]
-			}
-			err := rows.Scan(dest...)
-			page = append(page, vals)
-			return err
-		})
-		if err != nil {
-			return n, fmt.Errorf("%s: %w", table, err)
-		}
-		if len(page) == 0 {
-			return n, nil
-		}
-		err = inTx(ctx, master, func(tx *sql.Tx) error {
+	insert := "INSERT INTO cellog_buffer." + table + " (" + strings.Join(fields, ", ") + ") SELECT ?" + strings.Repeat(", ?", len(fields)-1) +
+		" FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM cellog_buffer." + table + " WHERE " + strings.Join(same, " AND ") + ")"
+	var page [][]any
+	size := 0
+	put := func() error {
+		err := inTx(ctx, master, func(tx *sql.Tx) error {
 			for _, vals := range page {
 				args := append([]any(nil), vals...)
-				for _, k := range strings.Split(key, ", ") {
-					for i, name := range names {
-						if name == k {
-							args = append(args, vals[i])
-						}
-					}
+				for _, k := range key {
+					args = append(args, vals[slices.Index(fields, k)])
 				}
 				res, err := tx.ExecContext(ctx, insert, args...)
 				if err != nil {
@@ -146,8 +131,33 @@ func carry(ctx context.Context, node, master *sql.DB, table, fields, key string)
 			}
 			return nil
 		})
-		if err != nil {
-			return n, fmt.Errorf("%s: %w", table, err)
-		}
+		page, size = nil, 0
+		return err
 	}
+	rows, err := node.QueryContext(ctx, "SELECT "+strings.Join(fields, ", ")+" FROM cellog_buffer."+table)
+	if err != nil {
+		return 0, err
+	}
+	err = each(rows, func() error {
+		vals, dest := make([]any, len(fields)), make([]any, len(fields))
+		for i := range vals {
+			dest[i] = &vals[i]
+		}
+		if err := rows.Scan(dest...); err != nil {
+			return err
+		}
+		for _, v := range vals {
+			if b, ok := v.([]byte); ok {
+				size += len(b)
+			}
+		}
+		if page = append(page, vals); len(page) < copiesAtOnce && size < PageBytes {
+			return nil
+		}
+		return put()
+	})
+	if err == nil {
+		err = put()
+	}
+	return n, err
 }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -41,6 +42,12 @@ func (s *Store) State(ctx context.Context, datastore string, key cellog.Key) (ce
 	st := cellog.CellState{State: cellog.StateUnknown}
 	buffered := false
 	var errs []error
+	if shardErr != nil {
+		// While its shard is away a cell may be in a numbered copy only. These are
+		// not kept by key, and may be many, so they are looked through only then.
+		found, err := s.inNumberedCopies(ctx, datastore, key)
+		buffered, errs = found, append(errs, err)
+	}
 	for _, b := range buffers {
 		buffered = buffered || b.buffered
 		st.Rejected = append(st.Rejected, b.rejected...)
@@ -119,6 +126,51 @@ func bufferedOn(ctx context.Context, n *node, datastore string, key cellog.Key) 
 		return false, fmt.Errorf("node %s/%s: buffered_cells: %w", n.cluster, n.Name, err)
 	}
 	return true, nil
+}
+
+// inNumberedCopies says whether a server has a numbered copy of a key. The error
+// says which did not tell.
+func (s *Store) inNumberedCopies(ctx context.Context, datastore string, key cellog.Key) (bool, error) {
+	shards, err := s.Shards(datastore)
+	if err != nil {
+		return false, err
+	}
+	shard := cellog.ShardOf(key.Row, shards)
+	owner, err := s.owner(datastore, shard)
+	if err != nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	var errs []error
+	for _, n := range s.holders(owner) {
+		rows, err := n.read.QueryContext(ctx, "SELECT epoch, first_id, last_id, tag, cells FROM cellog_buffer.numbered_copies WHERE cluster = ? AND datastore = ? AND shard = ? ORDER BY epoch DESC, last_id DESC", owner, datastore, int(shard))
+		found := false
+		if err == nil {
+			err = each(rows, func() error {
+				var r CopyRef
+				var packed []byte
+				if err := rows.Scan(&r.Epoch, &r.FirstID, &r.LastID, &r.tag, &packed); err != nil {
+					return err
+				}
+				cells, err := r.parse(packed, shard)
+				if err != nil {
+					return err
+				}
+				if found = slices.ContainsFunc(cells, func(c cellog.Cell) bool { return c.Key == key }); found {
+					return errEnough
+				}
+				return nil
+			})
+		}
+		if found {
+			return true, nil
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("node %s/%s: numbered_copies: %w", n.cluster, n.Name, err))
+		}
+	}
+	return false, errors.Join(errs...)
 }
 
 func rejectedOn(ctx context.Context, n *node, datastore string, key cellog.Key) ([]cellog.Rejection, error) {

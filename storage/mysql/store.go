@@ -30,6 +30,9 @@ type node struct {
 	seen     bool // answered the last look
 	beat     beat
 	self     string // the SQL expression that names the server for good; "": not looked at yet
+	looking  bool
+	looked   time.Time // when the last look began
+	lookErr  error     // what the last look met
 }
 
 // isWritable says whether the node answered the last look, and took writes.
@@ -56,7 +59,7 @@ type Store struct {
 	anchors  *anchors
 
 	refresh refresher
-	placed  sync.Map // database name -> the cluster that was seen to have it
+	placed  sync.Map // database name -> place
 
 	mu     sync.Mutex
 	cancel context.CancelFunc // nil unless started
@@ -164,20 +167,89 @@ func (s *Store) Stop(context.Context) error {
 	return s.closePools()
 }
 
+// keepLooking looks at each server by itself: one that is frozen does not hold
+// up what the others say. Where a primary may be away its cluster is looked at
+// more often, for another node may take its place at any time.
 func (s *Store) keepLooking(ctx context.Context, done chan<- struct{}) {
 	defer close(done)
-	t := time.NewTicker(s.cfg.RefreshEvery)
+	var looks sync.WaitGroup
+	defer looks.Wait()
+	t := time.NewTicker(max(s.cfg.RefreshEvery/hurry, 1))
 	defer t.Stop()
+	warned := time.Now()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-t.C:
-			if err := s.discover(ctx); err != nil && ctx.Err() == nil {
-				s.cfg.Logger.Warn("no storage server answers", "error", err)
+		}
+		var errs []error
+		answered := false
+		for _, c := range s.clusters {
+			every := s.cfg.RefreshEvery
+			if c.ails() {
+				every /= hurry
+			}
+			for _, n := range c.nodes {
+				if n.due(every) {
+					looks.Go(func() {
+						n.lookedAt(s.look(ctx, n))
+					})
+				}
+				answered = answered || n.answered()
+				errs = append(errs, n.whySilent())
 			}
 		}
+		if !answered && time.Since(warned) > s.cfg.RefreshEvery {
+			s.cfg.Logger.Warn("no storage server answers", "error", errors.Join(errs...))
+			warned = time.Now()
+		}
 	}
+}
+
+// hurry is how much more often the nodes of a cluster are looked at of which one
+// does not answer.
+const hurry = 10
+
+// ails says that a node does not answer, or not in time.
+func (c *cluster) ails() bool {
+	for _, n := range c.nodes {
+		if !n.breaker.Closed() || !n.answered() {
+			return true
+		}
+	}
+	return false
+}
+
+func (n *node) answered() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.seen
+}
+
+// due says that a look is due, which the caller then makes.
+func (n *node) due(every time.Duration) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.looking || time.Since(n.looked) < every {
+		return false
+	}
+	n.looking, n.looked = true, time.Now()
+	return true
+}
+
+// lookedAt ends a look, which found err.
+func (n *node) lookedAt(err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.looking, n.lookErr = false, err
+}
+
+// whySilent is the error of the last look.
+func (n *node) whySilent() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.lookErr
 }
 
 // Datastore returns what the servers record about a datastore, or

@@ -185,8 +185,9 @@ func TermsOf(ctx context.Context, db *sql.DB) ([]TermRecord, error) {
 	return out, err
 }
 
-// CountCopies returns how many copies of a cluster's cells a server holds.
-func CountCopies(ctx context.Context, db *sql.DB, cluster string) (numbered, unnumbered int, err error) {
-	err = db.QueryRowContext(ctx, "SELECT COUNT(epoch), COUNT(*) - COUNT(epoch) FROM cellog_buffer.buffered_cells WHERE cluster = ?", cluster).Scan(&numbered, &unnumbered)
+// CopiesOf returns how many copies of a cluster's cells a server holds.
+func CopiesOf(ctx context.Context, db *sql.DB, cluster string) (numbered, unnumbered int, err error) {
+	err = db.QueryRowContext(ctx, "SELECT (SELECT COALESCE(SUM(last_id - first_id + 1), 0) FROM cellog_buffer.numbered_copies WHERE cluster = ?), "+
+		"(SELECT COUNT(*) FROM cellog_buffer.buffered_cells WHERE cluster = ?)", cluster, cluster).Scan(&numbered, &unnumbered)
 	return numbered, unnumbered, err
 }

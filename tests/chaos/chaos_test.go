@@ -1,17 +1,13 @@
 package chaos
 
 import (
-	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/cellog/cellog/internal/kafkatest"
 	"github.com/cellog/cellog/tests/harness"
 )
 
@@ -26,15 +22,22 @@ type chaos struct {
 	r   *rig
 	l   *load
 
+	kind   string // of the fault that is on
 	faults map[string]int
-	worst  map[string]gaps
+	worst  map[string]gaps          // the longest, by kind
+	total  map[string]gaps          // the sum of each fault's longest
+	first  map[string]time.Duration // the longest from a promotion to its first event
 }
 
-func newChaos(t *testing.T, seed uint64, b broken) *chaos {
+// maxCells is about how many cells a run puts at most, however long it is, so
+// that the check at its end takes minutes.
+const maxCells = 500_000
+
+func newChaos(t *testing.T, seed uint64, seconds int, b broken) *chaos {
 	t.Helper()
-	c := &chaos{t: t, rng: rand.New(rand.NewPCG(seed, 1)), faults: map[string]int{}, worst: map[string]gaps{}}
+	c := &chaos{t: t, rng: rand.New(rand.NewPCG(seed, 1)), faults: map[string]int{}, worst: map[string]gaps{}, total: map[string]gaps{}, first: map[string]time.Duration{}}
 	c.r = newRig(t, b)
-	c.l = newLoad(t, c.r, seed)
+	c.l = newLoad(t, c.r, seed, time.Duration(clients*seconds)*time.Second/maxCells)
 	if err := c.l.calm(50); err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +55,7 @@ func TestChaos(t *testing.T) {
 			t.Fatalf("CELLOG_CHAOS_SECONDS=%q: want a positive number", s)
 		}
 	}
-	c := newChaos(t, seed, broken{})
+	c := newChaos(t, seed, seconds, broken{})
 	t.Logf("for %d seconds (CELLOG_CHAOS_SECONDS), replay with make chaos SEED=%d DURATION=%d", seconds, seed, seconds)
 	var v verified
 	defer func() { c.ledger(seed, seconds, v) }() // of a failed run, too
@@ -69,7 +72,7 @@ func TestChaos(t *testing.T) {
 	}
 	c.l.end()
 	v, findings := c.check(time.Minute)
-	c.report(v)
+	c.report(v, seed, seconds)
 	if v.Duplicates > 0 {
 		c.twice()
 	}
@@ -94,12 +97,13 @@ func TestChaos(t *testing.T) {
 // notes for how long they did not.
 func (c *chaos) inject(f fault) {
 	c.t.Helper()
-	length := time.Duration(1000+c.rng.IntN(2500)) * time.Millisecond
-	if c.rng.IntN(6) == 0 {
+	length := time.Duration(500+c.rng.IntN(2000)) * time.Millisecond
+	if c.rng.IntN(12) == 0 {
 		length += 8 * time.Second // beyond the time-outs of transactions and sessions
 	}
 	c.t.Logf("%s, for %v", f.kind, length)
 	start := time.Now()
+	c.kind = f.kind
 	c.l.measure()
 	err := f.run(c, length)
 	if calm := c.l.calm(20); err == nil {
@@ -111,60 +115,6 @@ func (c *chaos) inject(f fault) {
 	g := c.l.measured()
 	c.t.Logf("  healed after %v; %v", time.Since(start).Round(100*time.Millisecond), g)
 	c.faults[f.kind]++
-	w := c.worst[f.kind]
-	w.add(g)
-	c.worst[f.kind] = w
-}
-
-func (c *chaos) injected() (n int) {
-	for _, k := range c.faults {
-		n += k
-	}
-	return n
-}
-
-// report prints what happened.
-func (c *chaos) report(v verified) {
-	c.t.Helper()
-	for _, k := range slices.Sorted(maps.Keys(c.faults)) {
-		c.t.Logf("%-28s %3d times; at most %v", k, c.faults[k], c.worst[k])
-	}
-	a := v.Acks
-	c.t.Logf("%d faults; %d cells acknowledged, %d accepted (%d rejected later); answers by status %v", c.injected(), a.Acknowledged, a.Accepted, a.Rejected, c.l.statuses)
-	c.t.Logf("lost %d, doubled %d, reordered %d, holes %d, untrue answers %d", v.lost(), v.Duplicates, v.OutOfOrder, v.Holes, v.untrue())
-	if c.injected() == 0 {
-		c.t.Error("no fault was injected")
-	}
-}
-
-// ledger appends the run to the file that CELLOG_CHAOS_LEDGER names.
-func (c *chaos) ledger(seed uint64, seconds int, v verified) {
-	c.t.Helper()
-	file := os.Getenv("CELLOG_CHAOS_LEDGER")
-	if file == "" {
-		return
-	}
-	result := "ok"
-	if c.t.Failed() {
-		result = "FAIL"
-	}
-	var kinds []string
-	for _, k := range slices.Sorted(maps.Keys(c.faults)) {
-		kinds = append(kinds, fmt.Sprintf("%s %d (%v)", k, c.faults[k], c.worst[k]))
-	}
-	broker := "embedded"
-	if kafkatest.Real() {
-		broker = "kafka"
-	}
-	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY|os.O_CREATE, 0o644)
-	if err != nil {
-		c.t.Error(err)
-		return
-	}
-	defer f.Close()
-	a := v.Acks
-	if _, err := fmt.Fprintf(f, "%s\t%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", time.Now().UTC().Format(time.RFC3339), os.Getenv("CELLOG_CHAOS_COMMIT"),
-		harness.Flavour(), broker, seed, seconds, c.injected(), a.Acknowledged, a.Accepted, a.Rejected, v.lost(), v.Duplicates, v.OutOfOrder, result, strings.Join(kinds, ", ")); err != nil {
-		c.t.Error(err)
-	}
+	c.worst[f.kind] = c.worst[f.kind].longest(g)
+	c.total[f.kind] = c.total[f.kind].plus(g)
 }

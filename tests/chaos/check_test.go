@@ -9,8 +9,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/acks"
 	"github.com/cellog/cellog/tests/harness"
@@ -52,6 +50,7 @@ func (c *chaos) check(limit time.Duration) (v verified, findings []error) {
 		return nil
 	}))
 	note(harness.Poll(c.t, limit, c.sameEverywhere))
+	note(harness.Poll(c.t, limit, c.boundOnce))
 	note(harness.Poll(c.t, limit, c.seenByTrigger))
 	return v, findings
 }
@@ -94,14 +93,6 @@ func (c *chaos) seenByTrigger() error {
 	text, err := os.ReadFile(c.r.notes)
 	if err != nil {
 		return err
-	}
-	type place struct {
-		shard cellog.ShardID
-		id    cellog.AddedID
-	}
-	type lane struct {
-		row    uuid.UUID
-		column string
 	}
 	seen, latest := map[place]cellog.Key{}, map[lane]cellog.AddedID{}
 	in := bufio.NewScanner(bytes.NewReader(text))

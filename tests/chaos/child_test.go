@@ -28,7 +28,7 @@ const childEnv = "CELLOG_CHAOS_CHILD"
 
 // child says what the test binary is to be.
 type child struct {
-	Kind string // broker, trigger, or a role whose code is broken by Plant
+	Kind string // broker, trigger, keeper, promote, or a role; Plant breaks its code
 
 	// Of the broker: its directory and port.
 	Dir  string `json:",omitempty"`
@@ -40,6 +40,8 @@ type child struct {
 	// Of a role: its configuration and the failpoint that breaks it. It stops
 	// itself at the failpoint StopAt, once, when the file Stop is there.
 	Config, Plant, StopAt, Stop string `json:",omitempty"`
+	// Of promote: what.
+	Cluster string `json:",omitempty"`
 }
 
 func TestMain(m *testing.M) {
@@ -97,6 +99,18 @@ func runChild(text string) error {
 		return nil
 	case "trigger":
 		return runTrigger(ctx, c)
+	case "keeper":
+		cfg, err := config.Load(c.Config, os.Getenv)
+		if err != nil {
+			return err
+		}
+		k := app.NewKeeper(cfg, app.Env{Log: slog.New(slog.NewTextHandler(os.Stderr, nil))}, 0)
+		k.Start()
+		<-ctx.Done()
+		k.Stop()
+		return nil
+	case "promote":
+		return runPromote(ctx, c)
 	}
 	return runRole(ctx, c)
 }
@@ -133,6 +147,21 @@ func runTrigger(ctx context.Context, c child) error {
 		}
 	}
 	return rt.Run(ctx)
+}
+
+// runPromote is `cellog cluster promote CLUSTER --format json` with a failpoint
+// switched on.
+func runPromote(ctx context.Context, c child) error {
+	failpoint.Set(func(name string) bool { return name == c.Plant })
+	cfg, err := config.Load(c.Config, os.Getenv)
+	if err != nil {
+		return err
+	}
+	out, err := app.PromoteCluster(ctx, cfg, app.Env{}, app.Promote{Cluster: c.Cluster, Progress: func(step string) { fmt.Fprintln(os.Stderr, step) }})
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(out)
 }
 
 // runRole is `cellog ROLE run --config FILE` with a failpoint switched on.

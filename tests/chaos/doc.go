@@ -20,7 +20,9 @@
 // kind comes before any comes twice. To add one, add a row; rig has what it
 // needs: processes to freeze and kill, links to hold, servers to ask. A fault
 // that takes a server away for good has to tell rig what is no longer a live
-// host (rig.gone). One that acts on a set of processes takes all the links
+// host (rig.gone). One that replaces a master does it as an operator would, by
+// cellog cluster promote and rejoin, and everything else asks rig who is master
+// now. One that acts on a set of processes takes all the links
 // between it and others (rig.between, as cutOffMaster does), and several
 // processes at once.
 //

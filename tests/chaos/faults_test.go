@@ -53,7 +53,15 @@ var faults = []fault{
 	{kind: "freeze worker in transaction", run: freezeInTransaction},
 	{kind: "step clock", run: stepClock, needs: func(r *rig) bool { return r.clock != "" }},
 	{kind: "copies without Kafka", run: copiesWithoutKafka},
+	{kind: promotes + "lost master", run: loseMaster},
+	{kind: promotes + "cut-off master", run: cutOffWithWorker},
+	{kind: promotes + "frozen master", run: freezeAndReplace},
+	{kind: promotes + "killed promoter", run: killPromoter},
+	{kind: promotes + "lost tail", run: loseTail},
 }
+
+// promotes begins the kinds that make another node the master.
+const promotes = "promote "
 
 // fires is how long a fault may take to show its effect.
 const fires = 15 * time.Second
@@ -225,17 +233,28 @@ func (r *rig) between(one, other map[string]bool) (out []*link) {
 }
 
 // shuffled returns the possible kinds in an order of their own; only those that
-// CELLOG_CHAOS_KINDS lists, if it is set: "kill broker,cut link".
+// CELLOG_CHAOS_KINDS lists, if it is set: "kill broker,cut link". Promotions are
+// spread over the first half: so all others meet changed roles in a short run.
 func shuffled(rng *rand.Rand, r *rig) (out []fault) {
 	only := os.Getenv("CELLOG_CHAOS_KINDS")
+	var first, rest []fault
 	for _, f := range faults {
-		if only != "" && !slices.Contains(strings.Split(only, ","), f.kind) {
-			continue
-		}
-		if f.needs == nil || f.needs(r) {
-			out = append(out, f)
+		switch {
+		case only != "" && !slices.Contains(strings.Split(only, ","), f.kind), f.needs != nil && !f.needs(r):
+		case strings.HasPrefix(f.kind, promotes):
+			first = append(first, f)
+		default:
+			rest = append(rest, f)
 		}
 	}
-	rng.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
-	return out
+	for _, l := range [][]fault{first, rest} {
+		rng.Shuffle(len(l), func(i, j int) { l[i], l[j] = l[j], l[i] })
+	}
+	for i, f := range rest {
+		out = append(out, f)
+		if i%2 == 0 && len(first) > 0 {
+			out, first = append(out, first[0]), first[1:]
+		}
+	}
+	return append(out, first...)
 }

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -30,13 +31,23 @@ type load struct {
 	journal *acks.Journal
 	stop    chan struct{}
 	wg      sync.WaitGroup
+	pace    time.Duration // between the puts of a client
 
 	mu       sync.Mutex
 	statuses map[int]int
+	outcast  outcast
 	stored   []int       // by cluster: puts answered 201 or 200
 	last     []time.Time // by cluster: the last 201 or 200
 	lastAny  []time.Time // the last 202 or those
 	worst    gaps
+}
+
+// outcast is a worker that must earn no 201 any more for a cluster's cells.
+type outcast struct {
+	url           string
+	cluster       int
+	since         time.Time
+	tried, earned int
 }
 
 // gaps are the longest times in which no put to one of the clusters succeeded:
@@ -47,9 +58,11 @@ func (g gaps) String() string {
 	return fmt.Sprintf("no 201 %v, no 2xx %v", g.noCreated.Round(10*time.Millisecond), g.noSuccess.Round(10*time.Millisecond))
 }
 
-func (g *gaps) add(o gaps) {
-	g.noCreated, g.noSuccess = max(g.noCreated, o.noCreated), max(g.noSuccess, o.noSuccess)
+func (g gaps) longest(o gaps) gaps {
+	return gaps{max(g.noCreated, o.noCreated), max(g.noSuccess, o.noSuccess)}
 }
+
+func (g gaps) plus(o gaps) gaps { return gaps{g.noCreated + o.noCreated, g.noSuccess + o.noSuccess} }
 
 // clusterOf is the number of the cluster that a row lives on, as shards are
 // placed when a datastore is made.
@@ -58,9 +71,9 @@ func clusterOf(row uuid.UUID) int {
 }
 
 // newLoad starts the clients.
-func newLoad(t *testing.T, r *rig, seed uint64) *load {
+func newLoad(t *testing.T, r *rig, seed uint64, pace time.Duration) *load {
 	t.Helper()
-	l := &load{t: t, file: filepath.Join(r.dir, "answers.jsonl"), stop: make(chan struct{}), statuses: map[int]int{},
+	l := &load{t: t, pace: pace, file: filepath.Join(r.dir, "answers.jsonl"), stop: make(chan struct{}), statuses: map[int]int{},
 		stored: make([]int, len(minions)), last: make([]time.Time, len(minions)), lastAny: make([]time.Time, len(minions))}
 	for _, w := range r.role("worker") {
 		l.urls = append(l.urls, w.url)
@@ -114,6 +127,7 @@ func (l *load) client(rng *rand.Rand, url string) {
 		default:
 			a = newCell(rng)
 		}
+		began := time.Now()
 		a.Status = attempt(h, url, a)
 		if err := l.journal.Append(a); err != nil {
 			l.t.Error(err)
@@ -122,10 +136,11 @@ func (l *load) client(rng *rand.Rand, url string) {
 		if recent = append(recent, a); len(recent) > 50 {
 			recent = recent[1:]
 		}
-		l.note(a)
+		l.note(a, url, began)
 		if a.Status == 0 {
 			time.Sleep(10 * time.Millisecond) // nobody listens there now
 		}
+		time.Sleep(l.pace)
 	}
 }
 
@@ -139,11 +154,17 @@ func newCell(rng *rand.Rand) (a acks.Answer) {
 	return a
 }
 
-func (l *load) note(a acks.Answer) {
+func (l *load) note(a acks.Answer, url string, began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.statuses[a.Status]++
 	c, now := clusterOf(a.Key.Row), time.Now()
+	if o := &l.outcast; o.url == url && o.cluster == c && began.After(o.since) {
+		o.tried++
+		if a.Status == 201 {
+			o.earned++
+		}
+	}
 	switch a.Status {
 	case 200, 201:
 		l.stored[c]++
@@ -155,6 +176,22 @@ func (l *load) note(a acks.Answer) {
 	}
 	l.worst.noSuccess = max(l.worst.noSuccess, now.Sub(l.lastAny[c]))
 	l.lastAny[c] = now
+}
+
+// castOut watches what a worker earns from now on for a cluster's cells.
+func (l *load) castOut(url string, cluster int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.outcast = outcast{url: url, cluster: cluster, since: time.Now()}
+}
+
+// takeBack ends that, and returns what it was.
+func (l *load) takeBack() outcast {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	o := l.outcast
+	l.outcast = outcast{}
+	return o
 }
 
 // measure starts to measure gaps.
@@ -175,8 +212,9 @@ func (l *load) measured() gaps {
 	return l.worst
 }
 
-// calm waits until each cluster has answered so many puts with 201 or 200.
-func (l *load) calm(puts int) error {
+// calm waits until each cluster, or each of those, has answered so many puts
+// with 201 or 200.
+func (l *load) calm(puts int, only ...int) error {
 	l.mu.Lock()
 	from := append([]int(nil), l.stored...)
 	l.mu.Unlock()
@@ -184,7 +222,7 @@ func (l *load) calm(puts int) error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		for c := range from {
-			if n := l.stored[c] - from[c]; n < puts {
+			if n := l.stored[c] - from[c]; n < puts && (len(only) == 0 || slices.Contains(only, c)) {
 				return fmt.Errorf("cluster c%d stored %d of %d cells since; all statuses: %v", c+1, n, puts, l.statuses)
 			}
 		}

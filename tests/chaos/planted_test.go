@@ -27,9 +27,11 @@ func TestPlanted(t *testing.T) {
 		"writes without the shard's lock":           {broken{role: "worker", point: "storage/unlocked"}, writeOn},
 		"a thawed tailer that nothing fences":       {broken{role: "tailer", point: "publish/idempotent-only", stopAt: "tailer/before-flush"}, thawTailer},
 		"copies go before their cells are in Kafka": {broken{role: "worker", point: "storage/settle-unfinal"}, loseCopies},
+		"copies without a look at the term":         {broken{role: "worker", point: "storage/copies-of-any-term"}, earnForTheDeposed},
+		"a promotion without the gate":              {broken{role: "promote", point: "promote/ungated"}, promoteTheLagging},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := newChaos(t, harness.Seed(t), p.broken)
+			c := newChaos(t, harness.Seed(t), 1, p.broken)
 			found := p.run(c)
 			if found == nil {
 				t.Fatal("nothing was found")
@@ -39,10 +41,10 @@ func TestPlanted(t *testing.T) {
 	}
 }
 
-// writeOn only writes.
+// writeOn only writes. That a broken cellog hardly gets on is no finding.
 func writeOn(c *chaos) error {
-	if err := c.l.calm(300); err != nil {
-		return err
+	if err := c.l.calm(15); err != nil {
+		c.t.Fatal(err)
 	}
 	c.l.end()
 	v, findings := c.check(plantedTime)
@@ -55,19 +57,7 @@ func writeOn(c *chaos) error {
 // thawTailer freezes a tailer that has sent cells and not flushed them, until
 // the other one has taken over.
 func thawTailer(c *chaos) error {
-	if err := os.WriteFile(c.r.stopFile(), nil, 0o600); err != nil {
-		c.t.Fatal(err)
-	}
-	var frozen *process
-	harness.WaitFor(c.t, fires, func() error {
-		for _, p := range c.r.role("tailer") {
-			if _, err := os.Stat(c.r.stopFile() + "." + p.name + ".yml"); err == nil {
-				frozen = p
-				return nil
-			}
-		}
-		return errors.New("no tailer has come to flush")
-	})
+	frozen := c.stoppedTailer()
 	seen := func() int {
 		text, err := os.ReadFile(c.r.notes)
 		if err != nil {
@@ -91,6 +81,62 @@ func thawTailer(c *chaos) error {
 	c.l.end()
 	v, findings := c.check(plantedTime)
 	if v.Duplicates == 0 {
+		return nil
+	}
+	return errors.Join(findings...)
+}
+
+// stoppedTailer waits until a tailer has stopped itself at its failpoint.
+func (c *chaos) stoppedTailer() (frozen *process) {
+	c.t.Helper()
+	if err := os.WriteFile(c.r.stopFile(), nil, 0o600); err != nil {
+		c.t.Fatal(err)
+	}
+	harness.WaitFor(c.t, fires, func() error {
+		for _, p := range c.r.role("tailer") {
+			if _, err := os.Stat(c.r.stopFile() + "." + p.name + ".yml"); err == nil {
+				frozen = p
+				return nil
+			}
+		}
+		return errors.New("no tailer has come there")
+	})
+	return frozen
+}
+
+// earnForTheDeposed cuts a master off together with a worker that still reaches
+// the other cluster's master, and promotes another one.
+func earnForTheDeposed(c *chaos) error {
+	err := cutOff(c, time.Second, true)
+	if err != nil && !errors.Is(err, errEarned) {
+		c.t.Fatal(err)
+	}
+	c.l.end()
+	v, findings := c.check(plantedTime)
+	if err == nil || v.untrue() == 0 {
+		return nil
+	}
+	return errors.Join(append(findings, err)...)
+}
+
+// promoteTheLagging promotes a minion that lacks what is in Kafka.
+func promoteTheLagging(c *chaos) error {
+	master, tailed, _, err := c.behind()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := errors.Join(c.r.takeDown(tailed), c.r.loseDisk(master)); err != nil {
+		c.t.Fatal(err)
+	}
+	if _, err := c.promote("c1", nil); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := c.l.calm(300); err != nil {
+		c.t.Fatal(err)
+	}
+	c.l.end()
+	v, findings := c.check(plantedTime)
+	if v.Acks.Lost == 0 {
 		return nil
 	}
 	return errors.Join(findings...)

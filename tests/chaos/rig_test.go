@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -21,7 +20,6 @@ import (
 	"github.com/cellog/cellog/deploy/local"
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/kafkatest"
-	"github.com/cellog/cellog/internal/mysqlserver"
 	"github.com/cellog/cellog/tests/harness"
 )
 
@@ -39,7 +37,11 @@ const (
 
 // broken says how cellog is broken on purpose: by a failpoint in all processes
 // of a role.
-type broken struct{ role, point, stopAt string }
+type broken struct {
+	role, point string
+	// stopAt is where a tailer stops itself, see child.
+	stopAt string
+}
 
 // rig is a whole cellog, each part of it a process with links to the others.
 type rig struct {
@@ -56,7 +58,9 @@ type rig struct {
 	links []*link
 	disks map[string]string // by node: its file system of its own
 	clock string            // the file that steps a server's clock; empty: none
-	gone  map[string]bool   // nodes that are no live hosts any more
+	gone  map[string]bool   // nodes that are no live hosts any more, or not now
+	down  holds             // servers that are not to come back yet
+	admin string            // the configuration of who promotes and rejoins, through links
 }
 
 // clockNode is the server whose clock can be stepped, diskNodes are those with
@@ -90,7 +94,9 @@ func (r *rig) close() {
 	for _, p := range r.procs {
 		p.kill()
 	}
+	r.down.end()
 	if r.local != nil {
+		clear(r.gone)
 		for _, n := range r.nodes() {
 			_ = syscall.Kill(n.PID, syscall.SIGCONT) // gone is as good
 		}
@@ -111,73 +117,6 @@ func (r *rig) close() {
 	}
 	if err := os.RemoveAll(r.dir); err != nil {
 		r.t.Error(err)
-	}
-}
-
-// diskSize is that of a server's own file system.
-const diskSize = 1 << 30
-
-// mount gives diskNodes file systems of their own, if that is allowed.
-func (r *rig) mount() {
-	for _, node := range diskNodes {
-		dir := filepath.Join(r.dir, "data", "clusters", node[:2], node)
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			r.t.Fatal(err)
-		}
-		if err := syscall.Mount("cellog-chaos", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0700", diskSize)); err != nil {
-			r.t.Logf("left out: full disks, for a file system cannot be mounted: %v", err)
-			return
-		}
-		r.disks[node] = dir
-	}
-}
-
-// fakeTimes are where distributions keep libfaketime.
-var fakeTimes = []string{"/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib*/faketime/libfaketimeMT.so.1"}
-
-func (r *rig) startServers() {
-	t := r.t
-	t.Helper()
-	var lib string
-	for _, pattern := range fakeTimes {
-		if found, _ := filepath.Glob(pattern); len(found) > 0 { // the pattern is legal
-			lib = found[0]
-		}
-	}
-	var env []string
-	if lib == "" {
-		t.Log("left out: clock steps, for there is no libfaketime (tools/install-deps.sh chaos)")
-	} else {
-		r.clock = filepath.Join(r.dir, "clock")
-		r.step(0)
-		env = []string{"LD_PRELOAD=" + lib, "FAKETIME_TIMESTAMP_FILE=" + r.clock, "FAKETIME_DONT_FAKE_MONOTONIC=1", "FAKETIME_CACHE_DURATION=1"}
-	}
-	binary := ""
-	if harness.Flavour() == "mysql" {
-		binary = os.Getenv("CELLOG_MYSQLD")
-	}
-	var err error
-	r.local, err = local.Start(t.Context(), local.Config{
-		DataDir: filepath.Join(r.dir, "data"), Clusters: len(minions), Minions: minions, Flavour: mysqlserver.Flavour(harness.Flavour()), Binary: binary,
-		KafkaBrokers: []string{"127.0.0.1:1"}, // ours is a process of its own
-		Logger:       slog.New(slog.NewTextHandler(r.log("servers"), nil)),
-		ServerEnv: func(node string) []string {
-			if node == clockNode {
-				return env
-			}
-			return nil
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// step sets the clock of clockNode so far off.
-func (r *rig) step(off time.Duration) {
-	r.t.Helper()
-	if err := os.WriteFile(r.clock, fmt.Appendf(nil, "%+d\n", int(off.Seconds())), 0o600); err != nil {
-		r.t.Fatal(err)
 	}
 }
 
@@ -235,6 +174,7 @@ func (r *rig) configure() {
 	accounts := config.Accounts{
 		Worker: account("WORKER", a.Worker.User, a.Worker.Password), Tailer: account("TAILER", a.Tailer.User, a.Tailer.Password),
 		Indexer: account("INDEXER", a.Indexer.User, a.Indexer.Password), Admin: account("ADMIN", a.Admin.User, a.Admin.Password),
+		Replica: account("REPLICA", a.Replica.User, a.Replica.Password),
 	}
 	for _, c := range r.local.Clusters() {
 		cl := config.Cluster{Name: c.Name, Accounts: accounts}
@@ -308,6 +248,8 @@ func (r *rig) startRoles() {
 			r.addRole(role, fmt.Sprintf("%s%d", role, i+1))
 		}
 	}
+	r.admin = r.write("admin", r.through("admin"))
+	r.addChild("keeper1", child{Kind: "keeper", Config: r.write("keeper1", r.through("keeper1"))})
 	brokers := r.link("trigger1", "broker", r.config.Kafka.Brokers[0]).addr()
 	r.addChild("trigger1", child{Kind: "trigger", Brokers: []string{brokers}, Prefix: r.config.Kafka.Prefix, Notes: r.notes})
 	for _, p := range r.procs {
@@ -331,10 +273,15 @@ func (r *rig) addRole(role, name string) {
 		cfg.Worker.Listen = harness.FreeAddr(t)
 		cfg.Worker.Advertise = "http://" + r.link("peers", name, cfg.Worker.Listen).addr()
 	}
+	b := r.broken
 	file := r.write(name, cfg)
 	var p *process
-	if r.broken.role == role {
-		p = r.addChild(name, child{Kind: role, Config: file, Plant: r.broken.point, StopAt: r.broken.stopAt, Stop: r.stopFile()})
+	if b.role == role || role == "tailer" && b.stopAt != "" {
+		c := child{Kind: role, Config: file, StopAt: b.stopAt, Stop: r.stopFile()}
+		if b.role == role {
+			c.Plant = b.point
+		}
+		p = r.addChild(name, c)
 	} else {
 		p = r.add(name, harness.Binary, nil, role, "run", "--config", file)
 	}
@@ -458,7 +405,7 @@ func (r *rig) awaitServers(killed ...int) {
 }
 
 // replicateThroughLinks points the minions to their links to the masters, for
-// the server's supervisor points them to the masters themselves.
+// they were pointed to the masters themselves, or to somebody else's links.
 func (r *rig) replicateThroughLinks() {
 	t := r.t
 	t.Helper()
@@ -469,11 +416,11 @@ func (r *rig) replicateThroughLinks() {
 			}
 			var l *link
 			for _, have := range r.links {
-				if have.from == n.Name {
+				if have.from == n.Name && have.to == c.Nodes[0].Name {
 					l = have
 				}
 			}
-			if l == nil {
+			if l == nil { // the first time that it follows this one
 				l = r.link(n.Name, c.Nodes[0].Name, c.Nodes[0].Addr)
 			}
 			harness.WaitFor(t, time.Minute, func() error { return follow(t.Context(), n, l.addr()) })

@@ -5,13 +5,18 @@ import (
 	"database/sql"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"syscall"
+	"time"
 
 	"github.com/cellog/cellog/deploy/local"
 	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/internal/mysqlserver"
 	"github.com/cellog/cellog/tests/harness"
 )
 
@@ -129,4 +134,74 @@ func follow(ctx context.Context, n local.Node, addr string) error {
 	return run(ctx, n, spoken("STOP SLAVE", "STOP REPLICA"),
 		spoken("CHANGE MASTER TO MASTER_PORT="+port, "CHANGE REPLICATION SOURCE TO SOURCE_PORT="+port),
 		spoken("START SLAVE", "START REPLICA"))
+}
+
+// diskSize is that of a server's own file system.
+const diskSize = 1 << 30
+
+// mount gives diskNodes file systems of their own, if that is allowed.
+func (r *rig) mount() {
+	for _, node := range diskNodes {
+		dir := filepath.Join(r.dir, "data", "clusters", node[:2], node)
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			r.t.Fatal(err)
+		}
+		if err := syscall.Mount("cellog-chaos", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=0700", diskSize)); err != nil {
+			r.t.Logf("left out: full disks, for a file system cannot be mounted: %v", err)
+			return
+		}
+		r.disks[node] = dir
+	}
+}
+
+// fakeTimes are where distributions keep libfaketime.
+var fakeTimes = []string{"/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib*/faketime/libfaketimeMT.so.1"}
+
+func (r *rig) startServers() {
+	t := r.t
+	t.Helper()
+	var lib string
+	for _, pattern := range fakeTimes {
+		if found, _ := filepath.Glob(pattern); len(found) > 0 { // the pattern is legal
+			lib = found[0]
+		}
+	}
+	var env []string
+	if lib == "" {
+		t.Log("left out: clock steps, for there is no libfaketime (tools/install-deps.sh chaos)")
+	} else {
+		r.clock = filepath.Join(r.dir, "clock")
+		r.step(0)
+		env = []string{"LD_PRELOAD=" + lib, "FAKETIME_TIMESTAMP_FILE=" + r.clock, "FAKETIME_DONT_FAKE_MONOTONIC=1", "FAKETIME_CACHE_DURATION=1"}
+	}
+	binary := ""
+	if harness.Flavour() == "mysql" {
+		binary = os.Getenv("CELLOG_MYSQLD")
+	}
+	var err error
+	r.local, err = local.Start(t.Context(), local.Config{
+		DataDir: filepath.Join(r.dir, "data"), Clusters: len(minions), Minions: minions, Flavour: mysqlserver.Flavour(harness.Flavour()), Binary: binary,
+		KafkaBrokers: []string{"127.0.0.1:1"}, // ours is a process of its own
+		Logger:       slog.New(slog.NewTextHandler(r.log("servers"), nil)),
+		// Who is writable is the keeper's business, as in cellog dev.
+		LeaveReadOnly: true,
+		ServerEnv: func(node string) []string {
+			r.down.wait(node)
+			if node == clockNode {
+				return env
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// step sets the clock of clockNode so far off.
+func (r *rig) step(off time.Duration) {
+	r.t.Helper()
+	if err := os.WriteFile(r.clock, fmt.Appendf(nil, "%+d\n", int(off.Seconds())), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
 }

@@ -257,29 +257,42 @@ func checkIndex(t *testing.T, d *dev) {
 	})
 }
 
+// checkLog reads the shards' logs up to what is final there. A worker hears of
+// that in its own time: what the index has may not be final for it yet.
 func checkLog(t *testing.T, d *dev) {
 	c := d.client(t)
-	s := make(sums)
-	for shard := range cellog.ShardID(shards) {
-		q := client.LogQuery{Shard: shard, Column: "BASE", Limit: 1000}
-		for {
-			page, err := c.Log(t.Context(), "trips", q)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, cell := range page.Cells {
-				var tr trip
-				if err := json.Unmarshal(cell.Body, &tr); err != nil {
-					t.Fatal(err)
+	s, n := make(sums), 0
+	queries := make([]client.LogQuery, shards)
+	for shard := range queries {
+		queries[shard] = client.LogQuery{Shard: cellog.ShardID(shard), Column: "BASE", Limit: 1000}
+	}
+	harness.WaitFor(t, time.Minute, func() error {
+		for shard := range queries {
+			q := &queries[shard]
+			for {
+				page, err := c.Log(t.Context(), "trips", *q)
+				if err != nil {
+					return err
 				}
-				s.add(t, tr.Payment, tr.Total.String())
-				q.After = cell.AddedID
-			}
-			if len(page.Cells) == 0 {
-				break
+				for _, cell := range page.Cells {
+					var tr trip
+					if err := json.Unmarshal(cell.Body, &tr); err != nil {
+						t.Fatal(err)
+					}
+					s.add(t, tr.Payment, tr.Total.String())
+					q.After = cell.AddedID
+					n++
+				}
+				if len(page.Cells) == 0 {
+					break
+				}
 			}
 		}
-	}
+		if n < trips {
+			return fmt.Errorf("HTTP log: %d cells, want %d", n, trips)
+		}
+		return nil
+	})
 	s.check(t, "HTTP log")
 }
 
