@@ -39,13 +39,30 @@ func (p *Publisher) Everywhere(ctx context.Context) (map[string]cdc.Positions, e
 	out := make(map[string]cdc.Positions, len(topics))
 	for _, t := range topics {
 		cluster := strings.TrimPrefix(t, prefix)
-		other := &Publisher{cfg: p.cfg, adm: p.adm}
-		other.cfg.Cluster = cluster
-		if out[cluster], err = other.Standing(ctx); err != nil {
+		if out[cluster], err = p.other(cluster).Standing(ctx); err != nil {
 			return nil, fmt.Errorf("positions of cluster %s: %w", cluster, err)
 		}
 	}
 	return out, nil
+}
+
+// other is p for another cluster.
+func (p *Publisher) other(cluster string) *Publisher {
+	if cluster == p.cfg.Cluster {
+		return p
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	o := p.others[cluster]
+	if o == nil {
+		o = &Publisher{cfg: p.cfg, adm: p.adm}
+		o.cfg.Cluster = cluster
+		if p.others == nil {
+			p.others = map[string]*Publisher{}
+		}
+		p.others[cluster] = o
+	}
+	return o
 }
 
 // Newest returns the record of a shard that counts, and in which cluster's topic

@@ -118,7 +118,7 @@ func (m *move) open(ctx context.Context, name string) (*end, error) {
 		}
 		return nil, fmt.Errorf("no cluster %q in the configuration: want one of %v", name, names)
 	}
-	pub, err := publish.New(publish.Config{Kafka: kafkaConfig(m.cfg, m.env, "cellog-move"), Cluster: name, Prefix: m.cfg.Kafka.Prefix, Logger: m.env.log()})
+	pub, err := publish.New(publish.Config{Kafka: kafkaConfig(m.cfg, m.env, "cellog-move"), Cluster: name, Prefix: m.cfg.Kafka.Prefix, Remember: true, Logger: m.env.log()})
 	if err != nil {
 		return nil, err
 	}
