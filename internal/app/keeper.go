@@ -150,6 +150,7 @@ type watcher struct {
 }
 
 func (w *watcher) close() {
+	w.moves.wg.Wait()
 	if w.pub != nil {
 		w.pub.Close()
 	}
@@ -167,6 +168,9 @@ func (k *Keeper) watch(ctx context.Context, c *config.Cluster) {
 		switch {
 		case err == nil:
 			said = ""
+			if time.Since(w.moves.looked) > rejoinEvery {
+				w.moves.look(ctx, k, c.Name)
+			}
 		case ctx.Err() == nil && err.Error() != said:
 			said = err.Error()
 			k.log.Warn("the cluster has no master", "cluster", c.Name, "error", err)
@@ -213,9 +217,6 @@ func (w *watcher) once(ctx context.Context) error {
 	err := w.serve(ctx)
 	if err == nil {
 		w.away = time.Time{}
-		if time.Since(w.moves.looked) > rejoinEvery {
-			w.moves.look(ctx, w.k, w.cluster.Name)
-		}
 		if w.k.rejoins && time.Since(w.looked) > rejoinEvery {
 			w.rejoin(ctx)
 			w.looked = time.Now()

@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cellog/cellog/cdc"
@@ -14,16 +16,34 @@ import (
 // leftMoves are the moves that a keeper has seen on a cluster's master, whose
 // movers may have been cut off.
 type leftMoves struct {
-	looked time.Time
-	since  map[cdc.ShardKey]time.Time // closed here, and not handed over
+	looked time.Time                  // when it was looked last
+	since  map[cdc.ShardKey]time.Time // closed here, and not handed over; of the look
+
+	looking atomic.Bool // one look at a time
+	wg      sync.WaitGroup
 }
 
-// look finishes the moves to the cluster that were handed over and not opened, at
+// leftPatience bounds what is done about one move that was left: a shard that
+// cannot be finished by then is opened again.
+const leftPatience = 2 * time.Minute
+
+// look does once beside the keeper's watch, which must go on: an index table may
+// be long.
+func (l *leftMoves) look(ctx context.Context, k *Keeper, cluster string) {
+	if l.looking.CompareAndSwap(false, true) {
+		l.looked = time.Now()
+		l.wg.Go(func() {
+			defer l.looking.Store(false)
+			l.once(ctx, k, cluster, l.looked)
+		})
+	}
+}
+
+// once finishes the moves to the cluster that were handed over and not opened, at
 // once, for nobody else can serve the shard. One away from it that has kept its
 // shard closed for finishPatience is gone on with, or undone. A mover that lives
 // after all loses nothing by it.
-func (l *leftMoves) look(ctx context.Context, k *Keeper, cluster string) {
-	l.looked = time.Now()
+func (l *leftMoves) once(ctx context.Context, k *Keeper, cluster string, looked time.Time) {
 	heads, err := l.heads(ctx, k, cluster)
 	if err != nil {
 		k.log.Warn("moves that were left cannot be looked for", "cluster", cluster, "error", err)
@@ -36,9 +56,9 @@ func (l *leftMoves) look(ctx context.Context, k *Keeper, cluster string) {
 		if to := h.MovingTo(); to != "" {
 			first, ok := l.since[key]
 			if !ok {
-				first = l.looked
+				first = looked
 			}
-			if since[key] = first; l.looked.Sub(first) < finishPatience {
+			if since[key] = first; looked.Sub(first) < finishPatience {
 				continue
 			}
 			req.To = to
@@ -94,7 +114,9 @@ func ownerIn(all map[string]cdc.Positions, k cdc.ShardKey, h mysql.ShardHead, cl
 
 // goOn does what a mover would have done next.
 func (l *leftMoves) goOn(ctx context.Context, k *Keeper, cluster string, req Move) {
-	out, err := MoveShard(ctx, k.cfg, k.env, req)
+	try, cancel := context.WithTimeout(ctx, leftPatience)
+	out, err := MoveShard(try, k.cfg, k.env, req)
+	cancel()
 	if err == nil {
 		k.log.Warn("a move that was left is finished", "from", cluster, "to", req.To, "datastore", req.Datastore, "shard", int(req.Shard), "epoch", int(out.Epoch))
 		return

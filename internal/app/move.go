@@ -116,7 +116,7 @@ func (m *move) open(ctx context.Context, name string) (*end, error) {
 		for _, c := range m.cfg.Clusters {
 			names = append(names, c.Name)
 		}
-		return nil, fmt.Errorf("no cluster %q in the configuration: want one of %v", name, names)
+		return nil, fmt.Errorf("--to: no cluster %q in the configuration: want one of %v", name, names)
 	}
 	pub, err := publish.New(publish.Config{Kafka: kafkaConfig(m.cfg, m.env, "cellog-move"), Cluster: name, Prefix: m.cfg.Kafka.Prefix, Remember: true, Logger: m.env.log()})
 	if err != nil {
@@ -164,7 +164,7 @@ func (m *move) run(ctx context.Context) error {
 		if err == nil && h.Arriving() {
 			return m.finish(ctx)
 		}
-		return errors.Join(err, fmt.Errorf("shard %s: %w: %s", m.key, ErrOnCluster, owner))
+		return errors.Join(err, fmt.Errorf("--to: shard %s: %w: %s: name another one to move it, look where it is by `cellog shard describe %s %d`", m.key, ErrOnCluster, owner, m.key.Datastore, m.key.Shard))
 	case handed:
 		return fmt.Errorf("shard %s was handed over to cluster %s and is not open there yet: finish that first (`cellog shard move %s %d --to %s`)", m.key, owner, m.key.Datastore, m.key.Shard, owner)
 	}
@@ -245,6 +245,13 @@ func (m *move) check(ctx context.Context) error {
 	case to == "" && !h.Open():
 		return fmt.Errorf("shard %s is %s on cluster %s: finish its promotion, or its last move, first", m.key, h.State, m.from.name)
 	}
+	following, err := m.minions(ctx)
+	switch {
+	case err != nil:
+		return err
+	case len(following) == 0 && len(m.cfg.Cluster(m.req.To).Nodes) > 1:
+		return fmt.Errorf("no minion of cluster %s follows its master %s, so the shard would be on one machine: bring one back (`cellog cluster list`, `cellog cluster rejoin %s NODE`)", m.req.To, m.to.record.Node, m.req.To)
+	}
 	over, err := mysql.ColumnRoom(ctx, m.from.db, m.to.db, m.key.Datastore)
 	if err == nil && over > 0 {
 		err = fmt.Errorf("cluster %s has room for %d columns fewer than datastore %s has: raise cellog_meta.cluster.column_limit there", m.req.To, over, m.key.Datastore)
@@ -258,15 +265,31 @@ func (m *move) whole(ctx context.Context) error {
 		return err
 	}
 	failpoint.Hit("move/disowned")
+	noticed := time.Now()
 	if err := m.prepare(ctx); err != nil {
 		return err
 	}
 	failpoint.Hit("move/prepared")
-	have, err := m.copyFinal(ctx)
+	have, err := m.compareThere(ctx)
+	if err == nil {
+		have, err = m.copyFinal(ctx, have)
+	}
 	if err != nil {
 		return err
 	}
 	failpoint.Hit("move/copied")
+	if m.head.Open() {
+		// While it serves: whatever makes a minion lag must not keep it closed.
+		if err := m.waitMinions(ctx, 0, have); err != nil {
+			return err
+		}
+		if err := wait(ctx, moveNotice-time.Since(noticed)); err != nil {
+			return err
+		}
+		if have, err = m.copyFinal(ctx, have); err != nil {
+			return err
+		}
+	}
 	last, err := mysql.StartMoving(ctx, m.from.db, m.key.Datastore, m.key.Shard, m.head.Epoch, m.req.To)
 	if err != nil {
 		return err

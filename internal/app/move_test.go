@@ -44,6 +44,10 @@ type moving struct {
 // end.
 func newMoving(t *testing.T, load bool) *moving {
 	t.Helper()
+	// The tests of what readers are told wait for the whole of it.
+	whole := moveNotice
+	moveNotice = 0
+	t.Cleanup(func() { moveNotice = whole })
 	m := &moving{cfg: configuration(t, 2), bodies: map[cellog.Key]string{}}
 	m.env = Env{Log: obs.NewLogger(testLog{t}, obs.LogConfig{Level: "error"})}
 	ctx := t.Context()

@@ -22,13 +22,16 @@ const (
 	// how much of them goes in together.
 	movePage  = 500
 	moveBytes = 1 << 20
-	// moveRest is how many cells may be left when the shard is closed, moveRounds
-	// how often the copy runs after the writers for that.
-	moveRest   = 200
-	moveRounds = 50
+	// moveRest is how many cells may be left when the shard is closed.
+	moveRest = 500
 	// movePoll is how often is looked whether what was waited for is there.
 	movePoll = 20 * time.Millisecond
 )
+
+// moveNotice is for how long the new cluster's positions have named a shard that
+// is to move before it is closed: by then a worker that goes by an older look
+// marks its reads stale. Only a test changes it.
+var moveNotice = storage.LookFor + time.Second
 
 // prepare makes the shard on the new cluster, to be copied to.
 func (m *move) prepare(ctx context.Context) error {
@@ -46,15 +49,21 @@ func (m *move) prepare(ctx context.Context) error {
 	return mysql.PrepareCopy(ctx, node, create, m.key.Shard, m.head.Epoch)
 }
 
-// copyFinal copies what is final while the shard serves, until little is left.
-func (m *move) copyFinal(ctx context.Context) (have cellog.AddedID, err error) {
+// compareThere compares what lies on the new cluster of an earlier run, or an
+// earlier time, and returns the last of it.
+func (m *move) compareThere(ctx context.Context) (have cellog.AddedID, err error) {
 	h, _, err := mysql.Head(ctx, m.to.db, m.key.Datastore, m.key.Shard)
 	if err != nil {
 		return 0, err
 	}
 	have = h.Last
-	// What lies there of an earlier run, or an earlier time, is looked at first.
-	for after := cellog.AddedID(0); after < have; {
+	after := cellog.AddedID(0)
+	if m.head.MovingTo() != "" {
+		// Whoever closed it had compared all, and others wait: but for the page
+		// at which a mover may have been killed since.
+		after = max(0, have-movePage)
+	}
+	for after < have {
 		upTo := min(after+movePage, have)
 		if err := mysql.CompareCopy(ctx, m.from.db, m.to.db, m.key.Datastore, m.key.Shard, after, upTo); err != nil {
 			return have, fmt.Errorf("%w: what lies on cluster %s is not this shard's: drop database %s there", err, m.req.To, m.key)
@@ -62,21 +71,37 @@ func (m *move) copyFinal(ctx context.Context) (have cellog.AddedID, err error) {
 		after = upTo
 		m.say(after, max(have, m.head.Last), "comparing what is there")
 	}
-	for range moveRounds {
+	return have, nil
+}
+
+// copyFinal copies what is final, while the shard serves until little is left
+// that is not there.
+func (m *move) copyFinal(ctx context.Context, have cellog.AddedID) (cellog.AddedID, error) {
+	moved := time.Now() // when what is final grew last
+	for {
 		pos, err := m.from.pub.Positions(ctx)
 		if err != nil {
 			return have, err
 		}
-		final := pos.Shards[m.key].Last
-		left := final - have
-		if have, err = m.copyUpTo(ctx, have, final); err != nil {
+		if final := pos.Shards[m.key].Last; final > have {
+			if have, err = m.copyUpTo(ctx, have, final); err != nil {
+				return have, err
+			}
+			moved = time.Now()
+		}
+		h, _, err := mysql.Head(ctx, m.from.db, m.key.Datastore, m.key.Shard)
+		switch {
+		case err != nil:
+			return have, err
+		case h.Last-have < moveRest || !h.Open():
+			return have, nil
+		case time.Since(moved) > finalTimeout:
+			return have, fmt.Errorf("shard %s is final up to %d of %d, and was not closed for that: is the tailer of cluster %s running?", m.key, have, h.Last, m.from.name)
+		}
+		if err := wait(ctx, movePoll); err != nil {
 			return have, err
 		}
-		if left < moveRest {
-			break
-		}
 	}
-	return have, nil
 }
 
 // copyUpTo copies the cells after have up to upTo, all of which are final, and
@@ -152,30 +177,59 @@ func (m *move) waitFinal(ctx context.Context, last cellog.AddedID) error {
 		case s.Last == last:
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("shard %s is final up to %d of %d (is the tailer of cluster %s running?): %w", m.key, s.Last, last, m.from.name, ctx.Err())
-		case <-time.After(movePoll):
+		if err := wait(ctx, movePoll); err != nil {
+			return fmt.Errorf("shard %s is final up to %d of %d (is the tailer of cluster %s running?): %w", m.key, s.Last, last, m.from.name, err)
 		}
 	}
 }
 
-// waitMinions returns when the minions of the new cluster that answer have the
-// shard too: any of them may be tailed, or become the master. Those that do not
-// answer have it before they can be either.
-func (m *move) waitMinions(ctx context.Context, epoch cellog.Epoch, last cellog.AddedID) error {
+// minions returns the minions of the new cluster that answer and follow. The
+// others get the shard before they can be tailed, or become the master.
+func (m *move) minions(ctx context.Context) (names []string, err error) {
 	c := m.cfg.Cluster(m.req.To)
-	ctx, cancel := context.WithTimeout(ctx, finalTimeout)
-	defer cancel()
 	for _, n := range c.Nodes {
 		if n.Name == m.to.record.Node {
 			continue
 		}
 		db, err := openAdmin(c, n.Name)
 		if err != nil {
+			return nil, err
+		}
+		ask, cancel := context.WithTimeout(ctx, nodePatience)
+		st, err := mysqlreplica.Status(ask, db)
+		cancel()
+		if err == nil && st.Configured {
+			names = append(names, n.Name)
+		} else {
+			m.env.log().Warn("a minion does not follow: it gets the shard when it does", "cluster", m.req.To, "node", n.Name, "error", err)
+		}
+		if err := mysqlconn.Close(db); err != nil {
+			return nil, err
+		}
+	}
+	return names, nil
+}
+
+// waitMinions returns when those minions of the new cluster that answer have the
+// shard too, of which there must be one: any of them may be tailed, or become the
+// master.
+func (m *move) waitMinions(ctx context.Context, epoch cellog.Epoch, last cellog.AddedID) error {
+	c := m.cfg.Cluster(m.req.To)
+	names, err := m.minions(ctx)
+	if err == nil && len(names) == 0 && len(c.Nodes) > 1 {
+		err = fmt.Errorf("no minion of cluster %s follows its master any more: bring one back (`cellog cluster rejoin %s NODE`), then run the same again, or open the shard where it was (--undo)", c.Name, c.Name)
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, finalTimeout)
+	defer cancel()
+	for _, name := range names {
+		db, err := openAdmin(c, name)
+		if err != nil {
 			return err
 		}
-		err = m.waitMinion(ctx, db, n.Name, epoch, last)
+		err = m.waitMinion(ctx, db, name, epoch, last)
 		if err := errors.Join(err, mysqlconn.Close(db)); err != nil {
 			return err
 		}
@@ -184,25 +238,16 @@ func (m *move) waitMinions(ctx context.Context, epoch cellog.Epoch, last cellog.
 }
 
 func (m *move) waitMinion(ctx context.Context, db *sql.DB, name string, epoch cellog.Epoch, last cellog.AddedID) error {
-	ask, cancel := context.WithTimeout(ctx, nodePatience)
-	st, err := mysqlreplica.Status(ask, db)
-	cancel()
-	if err != nil || !st.Configured {
-		m.env.log().Warn("a minion does not follow: it gets the shard when it does", "cluster", m.req.To, "node", name, "error", err)
-		return nil
-	}
 	for {
 		h, ok, err := mysql.Head(ctx, db, m.key.Datastore, m.key.Shard)
-		if err != nil {
-			return fmt.Errorf("node %s/%s: %w", m.req.To, name, err)
-		}
-		if ok && h.Epoch >= epoch && h.Last >= last {
+		if err == nil && ok && h.Epoch >= epoch && h.Last >= last {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("node %s/%s does not have all of shard %s yet: is it behind? %w", m.req.To, name, m.key, ctx.Err())
-		case <-time.After(movePoll):
+		if err == nil {
+			err = wait(ctx, movePoll)
+		}
+		if err != nil {
+			return fmt.Errorf("node %s/%s does not have all of shard %s yet: is it behind? %w", m.req.To, name, m.key, err)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/schemas/sqlfiles"
 	"github.com/cellog/cellog/storage"
 )
@@ -56,13 +57,12 @@ func (h ShardHead) Foreign() bool { return h.State == stateCopying || h.Arriving
 
 // Head returns a shard's place on a server; ok is false if it is not there.
 func Head(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID) (h ShardHead, ok bool, err error) {
-	all, err := Heads(ctx, db)
-	for _, h := range all {
-		if h.Datastore == datastore && h.Shard == shard {
-			return h, true, err
-		}
+	h = ShardHead{Datastore: datastore, Shard: shard}
+	err = db.QueryRowContext(ctx, "SELECT epoch, term, state, last_added_id FROM "+quote(datastore, shard)+".shard_log WHERE id = 1").Scan(&h.Epoch, &h.Term, &h.State, &h.Last)
+	if errors.Is(err, sql.ErrNoRows) || mysqlconn.IsMissing(err) {
+		return h, false, nil
 	}
-	return h, false, err
+	return h, err == nil, err
 }
 
 // PrepareCopy makes an empty shard on a cluster's master to copy to, with the
@@ -74,6 +74,19 @@ func PrepareCopy(ctx context.Context, cluster storage.Cluster, c CreateConfig, s
 		return err
 	}
 	defer func() { _ = m.db.Close() }() // nothing is pending on it
+	// Two movers at a time would make the same tables.
+	conn, err := m.db.Conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }() // which ends the lock, at the latest with the pool
+	var locked sql.NullInt32
+	if err := conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, 60)", "cellog-move-"+cellog.DatabaseName(c.Name, shard)).Scan(&locked); err != nil {
+		return err
+	}
+	if locked.Int32 != 1 {
+		return fmt.Errorf("another mover is making %s on the master of cluster %s: try again", cellog.DatabaseName(c.Name, shard), cluster.Name)
+	}
 	if err := m.prepareServer(ctx, c, cluster.Name); err != nil {
 		return err
 	}
@@ -304,6 +317,23 @@ func Arrive(ctx context.Context, db *sql.DB, datastore string, shard cellog.Shar
 		err = fmt.Errorf("%w: %s is %s in epoch %d with last cell %d, not a copy with all up to %d", ErrNotThere, name, h.State, h.Epoch, h.Last, last)
 	}
 	return err
+}
+
+// LeaveShards makes a server that is to be a master know which of its shards have
+// moved to other clusters, as owner says: one that was a minion may have
+// missed it, and have them open.
+func LeaveShards(ctx context.Context, db *sql.DB, shards []ShardHead, owner func(ShardHead) string) error {
+	return inTx(ctx, db, func(tx *sql.Tx) error {
+		for _, h := range shards {
+			if !h.Open() && !h.Closed() {
+				continue
+			}
+			if _, err := tx.ExecContext(ctx, "UPDATE "+quote(h.Datastore, h.Shard)+".shard_log SET state = ? WHERE id = 1", stateMoving+owner(h)); err != nil {
+				return fmt.Errorf("leave shard %s: %w", cellog.DatabaseName(h.Datastore, h.Shard), err)
+			}
+		}
+		return nil
+	})
 }
 
 // OpenArrived lets workers write to a shard that has arrived, in the epoch in

@@ -141,7 +141,8 @@ func (s *Store) reading(ctx context.Context, datastore string, shard cellog.Shar
 			o.Stale = from == cellog.Master
 			o.Lag = n.lag(ctx)
 		} else if from == cellog.Master {
-			o.Stale = !s.vouched(n)
+			// The server is asked first, and the look must hold when it has answered.
+			o.Stale = s.strayed(ctx, n, route) || !s.vouched(n) || o.Stale
 		}
 		return o, err
 	}
@@ -168,6 +169,22 @@ func (s *Store) routeNow(ctx context.Context, datastore string, shard cellog.Sha
 	cancel()
 	route, err = s.routes.Route(datastore, shard)
 	return route, m.Epoch > route.Epoch, err
+}
+
+// strayed says that a shard which moves may have moved on from a node that has
+// just answered. That the shard is open there still tells that it has not.
+func (s *Store) strayed(ctx context.Context, n *node, route storage.Route) bool {
+	if m, known := s.cfg.Marks.Mark(route.Datastore, route.Shard); !known || !m.Moves {
+		return false
+	}
+	h, ok, err := Head(ctx, n.read, route.Datastore, route.Shard)
+	if err == nil && ok && h.Open() && h.Epoch == route.Epoch {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, routeLook)
+	defer cancel()
+	s.lookFor(ctx, route.Datastore, route.Shard) // for the next one
+	return true
 }
 
 // vouched says whether a node was its cluster's master when it has just answered.
