@@ -3,43 +3,129 @@ package table
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/cellog/cellog"
 )
 
+// Copy says what CopyShard copies. The pools' accounts may do everything.
+type Copy struct {
+	From, To  *sql.DB
+	Datastore string
+	Shard     cellog.ShardID
+	// State is that of the shard on the server that is copied to, without which
+	// nothing is changed there: another mover gives it another one, and so does
+	// whoever opens it.
+	State string
+}
+
+// ErrNotCopying is returned by CopyShard when the shard is in another state by
+// now: another mover has taken over.
+var ErrNotCopying = errors.New("the copy of the shard is another mover's by now")
+
 // CopyShard copies the index tables of a shard from one server to another, and
 // what the server knows of them: states, assignment numbers and progress. The
-// shard must be closed on the first server, and not be open on the other, where
-// tables that are there are replaced. It returns the number of rows. db's
-// accounts may do everything.
-func CopyShard(ctx context.Context, from, to *sql.DB, datastore string, shard cellog.ShardID) (n int64, err error) {
-	tables, err := OfShard(ctx, from, datastore, shard)
+// shard must be closed on the first server; on the other one, tables that are
+// there are replaced. It returns the number of rows.
+func CopyShard(ctx context.Context, c Copy) (n int64, err error) {
+	tables, err := OfShard(ctx, c.From, c.Datastore, c.Shard)
 	if err != nil {
-		return 0, fmt.Errorf("index tables of shard %s: %w", cellog.DatabaseName(datastore, shard), err)
+		return 0, fmt.Errorf("index tables of shard %s: %w", cellog.DatabaseName(c.Datastore, c.Shard), err)
 	}
-	if err := passGate(ctx, from, datastore, shard); err != nil {
+	if err := passGate(ctx, c.From, c.Datastore, c.Shard); err != nil {
 		return 0, err
 	}
-	old, err := OfShard(ctx, to, datastore, shard)
+	old, err := OfShard(ctx, c.To, c.Datastore, c.Shard)
 	if err != nil {
 		return 0, err
 	}
-	database := "`" + cellog.DatabaseName(datastore, shard) + "`."
 	for _, t := range old {
-		if _, err := to.ExecContext(ctx, "DROP TABLE IF EXISTS "+database+"`"+t+"`"); err != nil {
-			return 0, err
+		if err := c.clear(ctx, t, slices.Contains(tables, t)); err != nil {
+			return 0, fmt.Errorf("clear %s%s: %w", c.database(), t, err)
 		}
 	}
 	for _, t := range tables {
-		rows, err := copyTable(ctx, from, to, database, t)
+		rows, err := c.table(ctx, t)
 		if err != nil {
-			return n, fmt.Errorf("copy %s%s: %w", database, t, err)
+			return n, fmt.Errorf("copy %s%s: %w", c.database(), t, err)
 		}
 		n += rows
 	}
-	return n, copyMeta(ctx, from, to, datastore, shard)
+	return n, c.meta(ctx)
+}
+
+func (c *Copy) database() string { return "`" + cellog.DatabaseName(c.Datastore, c.Shard) + "`." }
+
+// change is one transaction on the new server, if the shard is in c.State there,
+// which nobody changes meanwhile.
+func (c *Copy) change(ctx context.Context, f func(tx *sql.Tx) error) error {
+	tx, err := c.To.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback() }() // after a commit it does nothing
+	var state string
+	if err := tx.QueryRowContext(ctx, "SELECT state FROM "+c.database()+"shard_log WHERE id = 1 LOCK IN SHARE MODE").Scan(&state); err != nil {
+		return err
+	}
+	if state != c.State {
+		return fmt.Errorf("%w: it is %s", ErrNotCopying, state)
+	}
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// definition is the statement that makes a table.
+func (c *Copy) definition(ctx context.Context, db *sql.DB, table string) (ddl string, err error) {
+	var name string
+	err = db.QueryRowContext(ctx, "SHOW CREATE TABLE "+c.database()+"`"+table+"`").Scan(&name, &ddl)
+	return ddl, err
+}
+
+// clearRows is how many old rows go at a time.
+const clearRows = 5000
+
+// clear empties a table of the new server. One that is of another shape goes: a
+// DROP heeds no lock, but the mover that sends it has just seen that it may.
+func (c *Copy) clear(ctx context.Context, table string, wanted bool) error {
+	if wanted {
+		is, err := c.definition(ctx, c.To, table)
+		if err != nil {
+			return err
+		}
+		want, err := c.definition(ctx, c.From, table)
+		if err != nil {
+			return err
+		}
+		wanted = is == want
+	}
+	for gone := int64(clearRows); wanted && gone == clearRows; {
+		err := c.change(ctx, func(tx *sql.Tx) error {
+			res, err := tx.ExecContext(ctx, "DELETE FROM "+c.database()+"`"+table+"` LIMIT "+strconv.Itoa(clearRows))
+			if err != nil {
+				return err
+			}
+			gone, err = res.RowsAffected()
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	if wanted {
+		return nil
+	}
+	if err := c.change(ctx, func(*sql.Tx) error { return nil }); err != nil {
+		return err
+	}
+	_, err := c.To.ExecContext(ctx, "DROP TABLE IF EXISTS "+c.database()+"`"+table+"`")
+	return err
 }
 
 // passGate returns when no index transaction is under way in a shard that is
@@ -80,16 +166,17 @@ func OfShard(ctx context.Context, db *sql.DB, datastore string, shard cellog.Sha
 // copyBytes is how much an INSERT of copied rows may hold before it is sent.
 const copyBytes = 1 << 20
 
-// copyTable makes a table anew and fills it.
-func copyTable(ctx context.Context, from, to *sql.DB, database, table string) (n int64, err error) {
-	var name, ddl string
-	if err := from.QueryRowContext(ctx, "SHOW CREATE TABLE "+database+"`"+table+"`").Scan(&name, &ddl); err != nil {
+// table makes a table, if it is not there, and fills it.
+func (c *Copy) table(ctx context.Context, table string) (n int64, err error) {
+	ddl, err := c.definition(ctx, c.From, table)
+	if err != nil {
 		return 0, err
 	}
-	if _, err := to.ExecContext(ctx, strings.Replace(ddl, "CREATE TABLE `", "CREATE TABLE "+database+"`", 1)); err != nil {
+	database := c.database()
+	if _, err := c.To.ExecContext(ctx, strings.Replace(ddl, "CREATE TABLE `", "CREATE TABLE IF NOT EXISTS "+database+"`", 1)); err != nil {
 		return 0, err
 	}
-	rows, err := from.QueryContext(ctx, "SELECT * FROM "+database+"`"+table+"`")
+	rows, err := c.From.QueryContext(ctx, "SELECT * FROM "+database+"`"+table+"`")
 	if err != nil {
 		return 0, err
 	}
@@ -106,7 +193,10 @@ func copyTable(ctx context.Context, from, to *sql.DB, database, table string) (n
 			return nil
 		}
 		q := "INSERT INTO " + database + "`" + table + "` VALUES " + strings.TrimSuffix(strings.Repeat(group+",", groups), ",")
-		_, err := to.ExecContext(ctx, q, args...)
+		err := c.change(ctx, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, q, args...)
+			return err
+		})
 		args, size, groups = args[:0], 0, 0
 		return err
 	}
@@ -140,7 +230,7 @@ func copyTable(ctx context.Context, from, to *sql.DB, database, table string) (n
 		return n, err
 	}
 	var there int64
-	if err := to.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+database+"`"+table+"`").Scan(&there); err != nil {
+	if err := c.To.QueryRowContext(ctx, "SELECT COUNT(*) FROM "+database+"`"+table+"`").Scan(&there); err != nil {
 		return n, err
 	}
 	if there != n {
@@ -149,10 +239,11 @@ func copyTable(ctx context.Context, from, to *sql.DB, database, table string) (n
 	return n, nil
 }
 
-// copyMeta takes over what belongs to the tables. The new server's progress is
+// meta takes over what belongs to the tables. The new server's progress is
 // lowered to the old one's: its tables are no further.
-func copyMeta(ctx context.Context, from, to *sql.DB, datastore string, shard cellog.ShardID) error {
-	for _, c := range []struct {
+func (c *Copy) meta(ctx context.Context) error {
+	datastore, shard := c.Datastore, c.Shard
+	for _, m := range []struct {
 		query, insert string
 		args          []any
 		fields        int
@@ -169,30 +260,32 @@ func copyMeta(ctx context.Context, from, to *sql.DB, datastore string, shard cel
 		{"SELECT datastore, shard FROM cellog_meta.index_gates WHERE datastore = ?",
 			"INSERT IGNORE INTO cellog_meta.index_gates (datastore, shard) VALUES (?, ?)", []any{datastore}, 2},
 	} {
-		if err := copyRows(ctx, from, to, c.query, c.insert, c.args, c.fields); err != nil {
+		if err := c.rows(ctx, m.query, m.insert, m.args, m.fields); err != nil {
 			return fmt.Errorf("what belongs to the indexes of shard %s: %w", cellog.DatabaseName(datastore, shard), err)
 		}
 	}
 	return nil
 }
 
-func copyRows(ctx context.Context, from, to *sql.DB, query, insert string, args []any, fields int) error {
-	rows, err := from.QueryContext(ctx, query, args...)
+func (c *Copy) rows(ctx context.Context, query, insert string, args []any, fields int) error {
+	rows, err := c.From.QueryContext(ctx, query, args...)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
-	for rows.Next() {
-		vals, dest := make([]any, fields), make([]any, fields)
-		for i := range vals {
-			dest[i] = &vals[i]
+	return c.change(ctx, func(tx *sql.Tx) error {
+		for rows.Next() {
+			vals, dest := make([]any, fields), make([]any, fields)
+			for i := range vals {
+				dest[i] = &vals[i]
+			}
+			if err := rows.Scan(dest...); err != nil {
+				return err
+			}
+			if _, err := tx.ExecContext(ctx, insert, vals...); err != nil {
+				return err
+			}
 		}
-		if err := rows.Scan(dest...); err != nil {
-			return err
-		}
-		if _, err := to.ExecContext(ctx, insert, vals...); err != nil {
-			return err
-		}
-	}
-	return rows.Err()
+		return rows.Err()
+	})
 }

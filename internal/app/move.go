@@ -341,7 +341,7 @@ func (m *move) handOver(ctx context.Context, last cellog.AddedID) error {
 			if err := same(m.from, &now); err != nil {
 				return err
 			}
-			return mysql.WhileMoving(ctx, m.from.db, m.key.Datastore, m.key.Shard, m.head.Epoch, m.req.To, last, func() error {
+			return mysql.WhileMoving(ctx, m.from.db, m.key.Datastore, m.key.Shard, m.head.Epoch, m.req.To, last, func(context.Context) error {
 				failpoint.Hit("move/before-hand-over")
 				return commit()
 			})

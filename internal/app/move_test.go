@@ -23,7 +23,7 @@ import (
 // moveSteps are the failpoints between the steps of a move, in their order.
 var moveSteps = []string{
 	"publish/disown-before-end", "move/disowned", "move/prepared", "move/page-copied", "move/copied", "move/closed", "move/final", "move/rest-copied",
-	"move/indexes-copied", "move/arrived", "move/replicated", "move/before-hand-over", "publish/hand-over-before-end", "move/handed-over",
+	"move/copy-claimed", "move/indexes-copied", "move/arrived", "move/replicated", "move/before-hand-over", "publish/hand-over-before-end", "move/handed-over",
 	"publish/before-take-over", "publish/take-over-before-end", "move/taken-over", "move/opened",
 }
 

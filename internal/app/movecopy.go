@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/indexer/table"
 	"github.com/cellog/cellog/internal/failpoint"
@@ -145,7 +147,11 @@ var errHandedOver = errors.New("the shard was handed over by another mover")
 // lock under which a shard is handed over, so that no two movers are at it, and
 // none is when the tables are in use on the new cluster.
 func (m *move) copyIndexes(ctx context.Context, last cellog.AddedID) error {
-	return mysql.WhileMoving(ctx, m.from.db, m.key.Datastore, m.key.Shard, m.head.Epoch, m.req.To, last, func() error {
+	return mysql.WhileMoving(ctx, m.from.db, m.key.Datastore, m.key.Shard, m.head.Epoch, m.req.To, last, func(ctx context.Context) error {
+		was, _, err := mysql.Head(ctx, m.to.db, m.key.Datastore, m.key.Shard)
+		if err != nil {
+			return err
+		}
 		pos, err := m.from.pub.Standing(ctx)
 		if err != nil {
 			return err
@@ -153,11 +159,16 @@ func (m *move) copyIndexes(ctx context.Context, last cellog.AddedID) error {
 		if s, ok := pos.Shards[m.key]; ok && s.Owner != m.from.name {
 			return errHandedOver
 		}
-		if m.out.IndexRows, err = table.CopyShard(ctx, m.from.db, m.to.db, m.key.Datastore, m.key.Shard); err != nil {
+		state, err := mysql.ClaimCopy(ctx, m.to.db, m.key.Datastore, m.key.Shard, was, uuid.NewString())
+		if err != nil {
+			return err
+		}
+		failpoint.Hit("move/copy-claimed")
+		if m.out.IndexRows, err = table.CopyShard(ctx, table.Copy{From: m.from.db, To: m.to.db, Datastore: m.key.Datastore, Shard: m.key.Shard, State: state}); err != nil {
 			return err
 		}
 		failpoint.Hit("move/indexes-copied")
-		return mysql.Arrive(ctx, m.to.db, m.key.Datastore, m.key.Shard, m.head.Epoch+1, last)
+		return mysql.Arrive(ctx, m.to.db, m.key.Datastore, m.key.Shard, state, m.head.Epoch+1, last)
 	})
 }
 

@@ -179,7 +179,7 @@ func (v *view) shard(k cdc.ShardKey) ShardState {
 		case !ok:
 			s.Problem = fmt.Sprintf("node %s does not have it", n.node)
 		default:
-			s.State, s.Stored, s.Epoch = h.State, h.Last, max(s.Epoch, h.Epoch)
+			s.State, s.Stored, s.Epoch = h.Word(), h.Last, max(s.Epoch, h.Epoch)
 			s.Behind = max(s.Stored-s.Final, 0)
 		}
 	}
@@ -238,7 +238,7 @@ func DescribeShard(ctx context.Context, cfg *config.Config, env Env, datastore s
 		if !ok && n.err == nil {
 			continue
 		}
-		c := ShardCopy{Cluster: n.cluster, Node: n.node, State: h.State, Epoch: h.Epoch, Term: h.Term, Last: h.Last}
+		c := ShardCopy{Cluster: n.cluster, Node: n.node, State: h.Word(), Epoch: h.Epoch, Term: h.Term, Last: h.Last}
 		if n.err != nil {
 			c.Problem = n.err.Error()
 		}

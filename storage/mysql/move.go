@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/cellog/cellog"
@@ -19,8 +21,9 @@ import (
 // becomes of the move. db is a pool of an account that may do everything.
 
 // The states of a shard_log while its shard moves: on the old owner moving:NEW,
-// for good once it is handed over; on the new one copying, then arriving, when
-// all is there, until it is open.
+// for good once it is handed over; on the new one copying, then arriving, when all
+// is there, until it is open. The mark of the mover that copied its index tables
+// follows both.
 const (
 	stateMoving   = "moving:"
 	stateCopying  = "copying"
@@ -48,12 +51,18 @@ func (h ShardHead) MovingTo() string {
 	return to
 }
 
+// Word is the state without a mover's mark, which is nobody's business.
+func (h ShardHead) Word() string {
+	word, _, _ := strings.Cut(h.State, " ")
+	return word
+}
+
 // Arriving says that the shard is a copy with all that it needs to be opened.
-func (h ShardHead) Arriving() bool { return h.State == stateArriving }
+func (h ShardHead) Arriving() bool { return strings.HasPrefix(h.State, stateArriving) }
 
 // Foreign says that the shard is a copy of another cluster's, or was left by a
 // move.
-func (h ShardHead) Foreign() bool { return h.State == stateCopying || h.Arriving() }
+func (h ShardHead) Foreign() bool { return strings.HasPrefix(h.State, stateCopying) || h.Arriving() }
 
 // Head returns a shard's place on a server; ok is false if it is not there.
 func Head(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID) (h ShardHead, ok bool, err error) {
@@ -273,19 +282,74 @@ func lockMoving(ctx context.Context, tx *sql.Tx, name string, epoch cellog.Epoch
 	return last, nil
 }
 
+const (
+	// holdFor is for how long a server keeps a shard's lock for a mover that says
+	// nothing: one that is frozen, or whose machine is gone.
+	holdFor = 60 * time.Second
+	// holdEvery is how often a mover says something.
+	holdEvery = holdFor / 6
+)
+
 // WhileMoving calls f while a shard moves to a cluster, in an epoch, with the
-// given last cell, and nobody can change that.
-func WhileMoving(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID, epoch cellog.Epoch, to string, want cellog.AddedID, f func() error) error {
+// given last cell, and nobody can change that. f's context ends if the lock is
+// lost; one that is frozen may notice that late, so what f does must be refused
+// by then.
+func WhileMoving(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID, epoch cellog.Epoch, to string, want cellog.AddedID, f func(ctx context.Context) error) error {
 	return inTx(ctx, db, func(tx *sql.Tx) error {
 		last, err := lockMoving(ctx, tx, quote(datastore, shard), epoch, to)
 		if err == nil && last != want {
 			err = fmt.Errorf("%w: its last cell is %d, not %d", ErrNotThere, last, want)
 		}
+		if err == nil {
+			_, err = tx.ExecContext(ctx, "SET SESSION wait_timeout = "+strconv.Itoa(int(holdFor.Seconds())))
+		}
 		if err != nil {
 			return err
 		}
-		return f()
+		ctx, lost := context.WithCancelCause(ctx)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			t := time.NewTicker(holdEvery)
+			defer t.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-t.C:
+					if _, err := tx.ExecContext(ctx, "DO 0"); err != nil {
+						lost(fmt.Errorf("the lock of shard %s is lost: %w", cellog.DatabaseName(datastore, shard), err))
+						return
+					}
+				}
+			}
+		})
+		err = f(ctx)
+		if ctx.Err() != nil && err != nil {
+			err = errors.Join(err, context.Cause(ctx))
+		}
+		lost(nil)
+		wg.Wait()
+		return err
 	})
+}
+
+// ClaimCopy gives a copy a mover's mark, so that an earlier mover, which may be
+// frozen, changes its index tables no more. was is the state in which the copy was
+// seen before it was known that it is not handed over: this mover may be the
+// frozen one. It returns the state in which only this one may change the tables.
+func ClaimCopy(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID, was ShardHead, mark string) (state string, err error) {
+	if !was.Foreign() {
+		return "", fmt.Errorf("%w: %s is %s, not a copy", ErrNotThere, quote(datastore, shard), was.State)
+	}
+	state = stateCopying + " " + mark
+	if _, err := db.ExecContext(ctx, "UPDATE "+quote(datastore, shard)+".shard_log SET state = ? WHERE id = 1 AND state = ?", state, was.State); err != nil {
+		return "", err
+	}
+	h, _, err := Head(ctx, db, datastore, shard)
+	if err == nil && h.State != state {
+		err = fmt.Errorf("%w: %s is %s, not a copy", ErrNotThere, quote(datastore, shard), h.State)
+	}
+	return state, err
 }
 
 // StopMoving opens a shard again that moves to a cluster, if ok, which is called
@@ -304,11 +368,12 @@ func StopMoving(ctx context.Context, db *sql.DB, datastore string, shard cellog.
 	})
 }
 
-// Arrive says that a copy has all up to last, and is to be opened in an epoch.
-func Arrive(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID, epoch cellog.Epoch, last cellog.AddedID) error {
+// Arrive says that a copy in the state that ClaimCopy gave it has all up to last,
+// and is to be opened in an epoch.
+func Arrive(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID, state string, epoch cellog.Epoch, last cellog.AddedID) error {
 	name := quote(datastore, shard)
-	_, err := db.ExecContext(ctx, "UPDATE "+name+".shard_log SET state = '"+stateArriving+"', epoch = ? WHERE id = 1 AND epoch <= ? AND last_added_id = ? AND state IN ('"+stateCopying+"', '"+stateArriving+"')",
-		int(epoch), int(epoch), int64(last))
+	_, err := db.ExecContext(ctx, "UPDATE "+name+".shard_log SET state = ?, epoch = ? WHERE id = 1 AND epoch <= ? AND last_added_id = ? AND state = ?",
+		stateArriving+strings.TrimPrefix(state, stateCopying), int(epoch), int(epoch), int64(last), state)
 	if err != nil {
 		return err
 	}
@@ -341,7 +406,7 @@ func LeaveShards(ctx context.Context, db *sql.DB, shards []ShardHead, owner func
 // already is no error.
 func OpenArrived(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID, epoch cellog.Epoch, term cellog.Term) error {
 	name := quote(datastore, shard)
-	_, err := db.ExecContext(ctx, "UPDATE "+name+".shard_log SET state = '"+stateOpen+"', term = GREATEST(term, ?) WHERE id = 1 AND epoch = ? AND state = '"+stateArriving+"'", int(term), int(epoch))
+	_, err := db.ExecContext(ctx, "UPDATE "+name+".shard_log SET state = '"+stateOpen+"', term = GREATEST(term, ?) WHERE id = 1 AND epoch = ? AND state LIKE '"+stateArriving+"%'", int(term), int(epoch))
 	if err != nil {
 		return err
 	}

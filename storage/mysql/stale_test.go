@@ -98,7 +98,9 @@ func TestReadsThatNoLookVouchesForAreStale(t *testing.T) {
 // moves is a storage.Marks of shards that were to move at some time.
 type moves struct{ nothingFinal }
 
-func (moves) Mark(string, cellog.ShardID) (storage.Mark, bool) { return storage.Mark{Moves: true}, true }
+func (moves) Mark(string, cellog.ShardID) (storage.Mark, bool) {
+	return storage.Mark{Moves: true}, true
+}
 
 // A read of a shard that moves is unmarked only while the shard is open where it
 // was read, whatever a look at the terms says.
