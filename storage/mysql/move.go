@@ -282,13 +282,12 @@ func lockMoving(ctx context.Context, tx *sql.Tx, name string, epoch cellog.Epoch
 	return last, nil
 }
 
-const (
-	// holdFor is for how long a server keeps a shard's lock for a mover that says
-	// nothing: one that is frozen, or whose machine is gone.
-	holdFor = 60 * time.Second
-	// holdEvery is how often a mover says something.
-	holdEvery = holdFor / 6
-)
+// holdFor is for how long a server keeps a shard's lock for a mover that says
+// nothing: one that is frozen, or whose machine is gone.
+const holdFor = 60 * time.Second
+
+// holdEvery is how often a mover says something. Only a test changes it.
+var holdEvery = holdFor / 6
 
 // WhileMoving calls f while a shard moves to a cluster, in an epoch, with the
 // given last cell, and nobody can change that. f's context ends if the lock is
@@ -372,13 +371,14 @@ func StopMoving(ctx context.Context, db *sql.DB, datastore string, shard cellog.
 // and is to be opened in an epoch.
 func Arrive(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID, state string, epoch cellog.Epoch, last cellog.AddedID) error {
 	name := quote(datastore, shard)
+	arriving := stateArriving + strings.TrimPrefix(state, stateCopying)
 	_, err := db.ExecContext(ctx, "UPDATE "+name+".shard_log SET state = ?, epoch = ? WHERE id = 1 AND epoch <= ? AND last_added_id = ? AND state = ?",
-		stateArriving+strings.TrimPrefix(state, stateCopying), int(epoch), int(epoch), int64(last), state)
+		arriving, int(epoch), int(epoch), int64(last), state)
 	if err != nil {
 		return err
 	}
 	h, _, err := Head(ctx, db, datastore, shard)
-	if err == nil && !(h.Arriving() && h.Epoch == epoch && h.Last == last) {
+	if err == nil && !(h.State == arriving && h.Epoch == epoch && h.Last == last) {
 		err = fmt.Errorf("%w: %s is %s in epoch %d with last cell %d, not a copy with all up to %d", ErrNotThere, name, h.State, h.Epoch, h.Last, last)
 	}
 	return err
