@@ -179,11 +179,24 @@ func (m *move) run(ctx context.Context) error {
 	return m.whole(ctx)
 }
 
+// any reaches some cluster: all of them tell the same.
+func (m *move) any(ctx context.Context) (*end, error) {
+	var errs []error
+	for i := range m.cfg.Clusters {
+		e, err := m.open(ctx, m.cfg.Clusters[i].Name)
+		if err == nil {
+			return e, nil
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
+}
+
 // owner says which cluster has the shard, and whether it has yet to take it over.
 func (m *move) owner(ctx context.Context) (owner string, handed bool, err error) {
 	e := m.to
 	if e == nil {
-		if e, err = m.open(ctx, m.cfg.Clusters[0].Name); err != nil {
+		if e, err = m.any(ctx); err != nil {
 			return "", false, err
 		}
 	}
