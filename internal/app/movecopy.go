@@ -67,8 +67,12 @@ func (m *move) compareThere(ctx context.Context) (have cellog.AddedID, err error
 	}
 	for after < have {
 		upTo := min(after+movePage, have)
-		if err := mysql.CompareCopy(ctx, m.from.db, m.to.db, m.key.Datastore, m.key.Shard, after, upTo); err != nil {
-			return have, fmt.Errorf("%w: what lies on cluster %s is not this shard's: drop database %s there", err, m.req.To, m.key)
+		err := mysql.CompareCopy(ctx, m.from.db, m.to.db, m.key.Datastore, m.key.Shard, after, upTo)
+		if errors.Is(err, mysql.ErrDiffers) {
+			err = fmt.Errorf("%w: what lies on cluster %s is not this shard's: drop database %s there", err, m.req.To, cellog.DatabaseName(m.key.Datastore, m.key.Shard))
+		}
+		if err != nil {
+			return have, err
 		}
 		after = upTo
 		m.say(after, max(have, m.head.Last), "comparing what is there")
