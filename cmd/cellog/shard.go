@@ -34,10 +34,11 @@ and its index tables take, handed over in Kafka, and opened on the other cluster
 or 503 and 504 where no copies can be kept, while it is closed. Nothing is deleted on the old cluster, so moving it back
 copies only what came since.
 
-It needs Kafka, the tailers of both clusters, and their masters. A move that was cut off, by kill -9 too, is finished by
-the same command; --undo opens the shard again where it was, as long as it was not handed over.
+It needs Kafka, the tailers of both clusters, their masters, and a minion of the new cluster that follows, if it has any. A
+move that was cut off, by kill -9 too, is finished by the same command; --undo opens the shard again where it was, as long
+as it was not handed over. docs/moving.md tells each step, and what to do when it refuses.
 
-Exit codes: 0 moved (or it could be, with --dry-run), 1 not.`,
+Exit codes: 0 moved (or it could be, with --dry-run), 1 not, 2 wrong usage.`,
 		Example: `  cellog shard move trips 7 --to c2
   cellog shard move trips 7 --to c2 --dry-run
   cellog shard move trips 7 --undo`,
