@@ -209,6 +209,10 @@ func (s *sequencer) row(ctx context.Context, k ShardKey, st *shardState, r *Row)
 		if err := s.fill(ctx, k, st, r.AddedID-1); err != nil || st.stopped {
 			return err
 		}
+		if r.AddedID <= st.last { // entity had it too
+			s.metrics.skipped.Inc()
+			return nil
+		}
 	}
 	return s.next(ctx, k, st, r)
 }

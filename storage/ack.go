@@ -38,6 +38,9 @@ type Mark struct {
 	Epoch cellog.Epoch
 	First cellog.AddedID
 	Last  cellog.AddedID
+	// Moves says that a move of the shard was begun at some time: that a node is
+	// its cluster's master does not tell that it has the shard's newest cells.
+	Moves bool
 }
 
 // Marks knows what is final. Its methods must not block.

@@ -116,11 +116,16 @@ func (c *Claim) next(req ClaimRequest) error {
 func (c *Claim) commit(ctx context.Context, beforeEnd string, of func() (commit cdc.Commit, done bool, err error)) error {
 	for try := 1; ; try++ {
 		if c.s == nil {
+			handed, err := c.p.handedOver(ctx)
+			if err != nil {
+				return err
+			}
 			sess, pos, err := c.p.Open(ctx)
 			if err != nil {
 				return err
 			}
 			c.s, c.now = sess.(*session), pos
+			adopt(&c.now, handed) // it is the cluster's own
 		}
 		commit, done, err := of()
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/cellog/cellog"
@@ -29,6 +30,10 @@ type Config struct {
 	// TransactionTimeout is for how long a frozen tailer holds readers back.
 	// Default and maximum: 10 s.
 	TransactionTimeout time.Duration
+	// Remember lets a read of the positions go on where the last one ended: for
+	// one that reads them again and again, and lives as long as a move. Default:
+	// false, each read is of the whole topic.
+	Remember bool
 	// Logger is for what an operator should know. Default: none.
 	Logger *slog.Logger
 }
@@ -51,6 +56,17 @@ func TransactionalID(prefix, cluster string) string { return prefix + "cellog.ta
 type Publisher struct {
 	cfg Config
 	adm *kafka.Admin
+
+	mu     sync.Mutex // guards what follows
+	read   reading    // with Remember
+	others map[string]*Publisher
+}
+
+// reading is what was read of the positions topic: the newest value of each key
+// below the offset next.
+type reading struct {
+	next   int64
+	newest map[string][]byte
 }
 
 // New returns a Publisher; it connects when it is used. Close it.
@@ -86,7 +102,7 @@ func (p *Publisher) Positions(ctx context.Context) (cdc.Positions, error) {
 	if err != nil {
 		return cdc.Positions{}, convert(err)
 	}
-	return p.read(ctx, offsets[0])
+	return p.readTo(ctx, offsets[0])
 }
 
 // Standing reads what is committed, to the end, open transactions included: it
@@ -101,7 +117,7 @@ func (p *Publisher) Standing(ctx context.Context) (cdc.Positions, error) {
 	if err != nil {
 		return cdc.Positions{}, convert(err)
 	}
-	return p.read(ctx, offsets[0])
+	return p.readTo(ctx, offsets[0])
 }
 
 // settled waits until readers of what is committed see all that is in the
@@ -115,18 +131,30 @@ func (p *Publisher) settled(ctx context.Context) error {
 	return convert(kafka.ReadRange(ctx, p.cfg.Kafka, p.positionsTopic(), 0, end-1, end, func(kafka.Fetched) error { return nil }))
 }
 
-func (p *Publisher) read(ctx context.Context, o kafka.Offsets) (cdc.Positions, error) {
+// readTo reads the positions up to the end of what o says is there.
+func (p *Publisher) readTo(ctx context.Context, o kafka.Offsets) (cdc.Positions, error) {
 	pos := cdc.Positions{Shards: make(map[cdc.ShardKey]position.Shard)}
 	// Only the newest value of a key counts, so decode those only.
-	newest := make(map[string][]byte)
-	err := kafka.ReadRange(ctx, p.cfg.Kafka, p.positionsTopic(), 0, o.Start, o.End, func(f kafka.Fetched) error {
-		newest[string(f.Key)] = f.Value
+	var r reading
+	if p.cfg.Remember {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		r = p.read
+	}
+	if r.newest == nil || r.next > o.End {
+		r = reading{next: o.Start, newest: make(map[string][]byte)}
+	}
+	err := kafka.ReadRange(ctx, p.cfg.Kafka, p.positionsTopic(), 0, max(r.next, o.Start), o.End, func(f kafka.Fetched) error {
+		r.newest[string(f.Key)] = f.Value
 		return nil
 	})
 	if err != nil {
-		return pos, convert(err)
+		return pos, convert(err) // what came may be read again: the newest stays the newest
 	}
-	for key, value := range newest {
+	if r.next = o.End; p.cfg.Remember {
+		p.read = r
+	}
+	for key, value := range r.newest {
 		if value == nil {
 			continue
 		}

@@ -50,6 +50,9 @@ func (p *Publisher) Repair(ctx context.Context, ds *cdc.Datastore, shard cellog.
 	if !ok || pos.Cluster == nil {
 		return nil, fmt.Errorf("shard %s: nothing of it was published yet, so there is nothing to repair", k)
 	}
+	if at.Owner != p.cfg.Cluster {
+		return nil, fmt.Errorf("shard %s: %w: repair it there (--cluster %s)", k, ErrNotOwner, at.Owner)
+	}
 	r := repair{s: s, ds: ds, key: k, pos: at, cluster: *pos.Cluster, tails: make(map[string]tail), done: make(Repaired)}
 	r.cluster.TailerMark = ""
 	for column := range at.Columns {

@@ -14,7 +14,7 @@ import (
 
 func newCluster() *cobra.Command {
 	cmd := &cobra.Command{Use: "cluster", Short: "Look at storage clusters, promote and rejoin their nodes"}
-	cmd.AddCommand(newClusterList(), newClusterPromote(), newClusterRejoin())
+	cmd.AddCommand(newClusterList(), newClusterDescribe(), newClusterPromote(), newClusterRejoin())
 	return cmd
 }
 

@@ -107,11 +107,17 @@ func (f *final) cluster(name string) (c *position.Cluster, known bool) {
 	return nil, known
 }
 
-// opened is a storage.Masters.
+// opened is a storage.Masters. A look is one at all topics: a shard may move to
+// any cluster.
 func (f *final) opened(cluster string) storage.Opened {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
 	o := storage.Opened{Looked: f.looked[cluster]}
+	for _, of := range f.topics {
+		if at := f.looked[of]; at.Before(o.Looked) {
+			o.Looked = at
+		}
+	}
 	if c := f.clusters[cluster]; c.State == position.Open {
 		o.Node = c.Node
 	}
@@ -213,10 +219,13 @@ func (f *final) take(topic string, r kafka.Fetched) error {
 		f.marks[ds] = map[cellog.ShardID]storage.Mark{}
 	}
 	// Final is for ever: an older record read again changes nothing.
-	if m := f.marks[ds][shard]; p.Epoch > m.Epoch || p.Epoch == m.Epoch && p.Last > m.Last {
-		f.marks[ds][shard] = storage.Mark{Epoch: p.Epoch, First: p.First, Last: p.Last}
-		f.wake()
+	m := f.marks[ds][shard]
+	m.Moves = m.Moves || p.Owner != f.topics[topic]
+	if p.Epoch > m.Epoch || p.Epoch == m.Epoch && p.Last > m.Last {
+		m.Epoch, m.First, m.Last = p.Epoch, p.First, p.Last
+		defer f.wake()
 	}
+	f.marks[ds][shard] = m
 	return nil
 }
 

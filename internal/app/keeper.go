@@ -146,9 +146,11 @@ type watcher struct {
 	since  time.Time        // when it was seen first
 	away   time.Time        // since when its node does not serve; zero: it does
 	looked time.Time        // when the other nodes were looked at last
+	moves  leftMoves
 }
 
 func (w *watcher) close() {
+	w.moves.wg.Wait()
 	if w.pub != nil {
 		w.pub.Close()
 	}
@@ -166,6 +168,9 @@ func (k *Keeper) watch(ctx context.Context, c *config.Cluster) {
 		switch {
 		case err == nil:
 			said = ""
+			if time.Since(w.moves.looked) > rejoinEvery {
+				w.moves.look(ctx, k, c.Name)
+			}
 		case ctx.Err() == nil && err.Error() != said:
 			said = err.Error()
 			k.log.Warn("the cluster has no master", "cluster", c.Name, "error", err)

@@ -167,6 +167,7 @@ func (p *promotion) run(ctx context.Context) error {
 	}
 	failpoint.Hit("promote/chosen")
 	db := p.nodes[p.out.Node]
+	others := slices.DeleteFunc(slices.Clone(heads), func(h mysql.ShardHead) bool { return p.owned(cdc.ShardKey{Datastore: h.Datastore, Shard: h.Shard}) })
 	if heads, err = p.gate(ctx, db, heads); err != nil {
 		return err
 	}
@@ -179,6 +180,12 @@ func (p *promotion) run(ctx context.Context) error {
 		return err
 	}
 	if err := allowAdmin(ctx, db); err != nil {
+		return err
+	}
+	owner := func(h mysql.ShardHead) string {
+		return p.claim.Positions()[cdc.ShardKey{Datastore: h.Datastore, Shard: h.Shard}].Owner
+	}
+	if err := mysql.LeaveShards(ctx, db, others, owner); err != nil {
 		return err
 	}
 	if err := mysql.CloseShards(ctx, db, heads, p.claim.Term()); err != nil {

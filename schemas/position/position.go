@@ -24,7 +24,10 @@ const ClusterKey = "cluster"
 // Shard says how far a shard's log is final. The zero value is a shard of
 // which nothing was published yet.
 type Shard struct {
-	// Owner is the cluster that owns the shard.
+	// Owner is the cluster that owns the shard: another one than the topic's
+	// once the shard was handed over. Of all records of a shard in all topics
+	// the one of the highest epoch counts; one of epoch 0 only tells the
+	// topic's cluster that the shard is not its.
 	Owner string `json:"owner"`
 	// Epoch is the shard's epoch at its last published cell.
 	Epoch cellog.Epoch `json:"epoch"`

@@ -76,8 +76,8 @@ func (s *Store) owner(datastore string, shard cellog.ShardID) (string, error) {
 	if r, err := s.routes.Route(datastore, shard); err == nil {
 		return r.Cluster, nil
 	}
-	if c, ok := s.placed.Load(cellog.DatabaseName(datastore, shard)); ok {
-		return c.(string), nil
+	if c, ok := s.placedOn(datastore, shard); ok {
+		return c, nil
 	}
 	return "", fmt.Errorf("datastore %q, shard %d: %w (no server was seen to have it)", datastore, shard, storage.ErrUnavailable)
 }

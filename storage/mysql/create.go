@@ -94,15 +94,34 @@ func CreateDatastore(ctx context.Context, cfg CreateConfig) error {
 }
 
 func createShards(ctx context.Context, cfg CreateConfig, masters []*admin) error {
+	// One that is somewhere already stays there: it may have moved, or a cluster may
+	// be new.
+	on := map[cellog.ShardID][]int{}
+	for i, m := range masters {
+		heads, err := Heads(ctx, m.db)
+		if err != nil {
+			return fmt.Errorf("storage/mysql: create %s: cluster %q: %w", cfg.Name, cfg.Clusters[i].Name, err)
+		}
+		for _, h := range heads {
+			if h.Datastore == cfg.Name {
+				on[h.Shard] = append(on[h.Shard], i)
+			}
+		}
+	}
 	var mu sync.Mutex
 	done := 0
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(cfg.Parallel)
 	for n := range cfg.Shards {
 		g.Go(func() error {
-			i := n % len(masters)
-			if err := masters[i].createShard(ctx, cfg, cellog.ShardID(n)); err != nil {
-				return fmt.Errorf("storage/mysql: create %s: shard %d on cluster %q: %w", cfg.Name, n, cfg.Clusters[i].Name, err)
+			places := on[cellog.ShardID(n)]
+			if places == nil {
+				places = []int{n % len(masters)}
+			}
+			for _, i := range places {
+				if err := masters[i].createShard(ctx, cfg, cellog.ShardID(n)); err != nil {
+					return fmt.Errorf("storage/mysql: create %s: shard %d on cluster %q: %w", cfg.Name, n, cfg.Clusters[i].Name, err)
+				}
 			}
 			mu.Lock()
 			defer mu.Unlock()

@@ -116,3 +116,34 @@ func TestCreateDatastore(t *testing.T) {
 		}
 	}
 }
+
+// A creation that is run again, with a cluster more or after moves, makes no shard
+// a second time.
+func TestCreateAgainWithANewCluster(t *testing.T) {
+	nodes := []*mysqltest.Node{mysqltest.Start(t), mysqltest.Start(t)}
+	var clusters []storage.Cluster
+	for i, n := range nodes {
+		c := clusterOf(mysqltest.Accounts.Admin, n)
+		c.Name = fmt.Sprintf("c%d", i)
+		clusters = append(clusters, c)
+	}
+	ctx := t.Context()
+	cfg := CreateConfig{Name: "trips", Shards: 4, Clusters: clusters[:1], Grant: grant}
+	if err := CreateDatastore(ctx, cfg); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Clusters = clusters
+	for range 2 {
+		if err := CreateDatastore(ctx, cfg); err != nil {
+			t.Fatal(err)
+		}
+		for i, want := range []int{4, 0} {
+			if heads, err := Heads(ctx, nodes[i].DB(t, "")); err != nil || len(heads) != want {
+				t.Errorf("cluster %d: %+v %v, want %d shards", i, heads, err, want)
+			}
+		}
+	}
+	if all, err := DatastoresOf(ctx, nodes[1].DB(t, "")); err != nil || len(all) != 1 {
+		t.Errorf("the new cluster does not know the datastore: %v %v", all, err)
+	}
+}

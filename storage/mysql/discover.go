@@ -77,12 +77,42 @@ func (s *Store) look(ctx context.Context, n *node) error {
 		s.routes.SetDatastore(d)
 	}
 	for _, sh := range l.shards {
-		s.placed.Store(cellog.DatabaseName(sh.Datastore, sh.Shard), n.cluster)
+		s.note(n, sh)
 		if !l.readOnly {
 			s.propose(n, sh)
 		}
 	}
 	return nil
+}
+
+// place is where a shard was seen, of the highest epoch.
+type place struct {
+	cluster string
+	epoch   cellog.Epoch
+}
+
+// note remembers which cluster has a shard. A copy, or what a move has left, is
+// of no use to anybody, and servers are looked at in any order.
+func (s *Store) note(n *node, sh ShardHead) {
+	if sh.Foreign() {
+		return
+	}
+	name, now := cellog.DatabaseName(sh.Datastore, sh.Shard), place{n.cluster, sh.Epoch}
+	for {
+		old, loaded := s.placed.LoadOrStore(name, now)
+		if !loaded || old.(place).epoch >= now.epoch || s.placed.CompareAndSwap(name, old, now) {
+			return
+		}
+	}
+}
+
+// placedOn returns the cluster that was seen to have a shard.
+func (s *Store) placedOn(datastore string, shard cellog.ShardID) (cluster string, ok bool) {
+	p, ok := s.placed.Load(cellog.DatabaseName(datastore, shard))
+	if !ok {
+		return "", false
+	}
+	return p.(place).cluster, true
 }
 
 // propose enters a shard's place into the routes if it is open there.

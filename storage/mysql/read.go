@@ -95,14 +95,17 @@ const readTimeout = 3 * time.Second
 func (s *Store) reading(ctx context.Context, datastore string, shard cellog.ShardID, from cellog.ReadFrom, f func(ctx context.Context, db *sql.DB, name string) error) (cellog.Origin, error) {
 	var candidates []*node
 	master := ""
-	route, err := s.routes.Route(datastore, shard)
+	route, gone, err := s.routeNow(ctx, datastore, shard)
 	switch {
 	case err == nil:
 		master = route.Cluster + "/" + route.Node
 		candidates = s.candidates(route, from)
 	case errors.Is(err, storage.ErrUnavailable):
+		placed, known := s.placedOn(datastore, shard)
 		for _, c := range s.clusters { // no master: any server that has it
-			candidates = append(candidates, c.nodes...)
+			if !known || c.name == placed {
+				candidates = append(candidates, c.nodes...)
+			}
 		}
 	default:
 		return cellog.Origin{}, err
@@ -132,13 +135,14 @@ func (s *Store) reading(ctx context.Context, datastore string, shard cellog.Shar
 			errs = append(errs, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err))
 			continue
 		}
-		o := cellog.Origin{Node: n.cluster + "/" + n.Name}
+		o := cellog.Origin{Node: n.cluster + "/" + n.Name, Stale: gone && from == cellog.Master}
 		if o.Node != master {
 			o.From = cellog.Minion
 			o.Stale = from == cellog.Master
 			o.Lag = n.lag(ctx)
 		} else if from == cellog.Master {
-			o.Stale = !s.vouched(n)
+			// The server is asked first, and the look must hold when it has answered.
+			o.Stale = s.strayed(ctx, n, route) || !s.vouched(n) || o.Stale
 		}
 		return o, err
 	}
@@ -146,6 +150,41 @@ func (s *Store) reading(ctx context.Context, datastore string, shard cellog.Shar
 		errs = append(errs, err)
 	}
 	return cellog.Origin{}, fmt.Errorf("datastore %q, shard %d: no server answered: %w (%w)", datastore, shard, storage.ErrUnavailable, errors.Join(errs...))
+}
+
+// routeLook bounds the look for a shard that has gone elsewhere.
+const routeLook = 500 * time.Millisecond
+
+// routeNow returns a shard's route. Where Kafka knows of a newer epoch, the shard
+// was moved, or its master was replaced: then the servers are asked first, and
+// gone says that the route is an old one still.
+func (s *Store) routeNow(ctx context.Context, datastore string, shard cellog.ShardID) (route storage.Route, gone bool, err error) {
+	route, err = s.routes.Route(datastore, shard)
+	m, known := s.cfg.Marks.Mark(datastore, shard)
+	if err != nil || !known || m.Epoch <= route.Epoch {
+		return route, false, err
+	}
+	look, cancel := context.WithTimeout(ctx, routeLook)
+	s.lookFor(look, datastore, shard)
+	cancel()
+	route, err = s.routes.Route(datastore, shard)
+	return route, m.Epoch > route.Epoch, err
+}
+
+// strayed says that a shard which moves may have moved on from a node that has
+// just answered. That the shard is open there still tells that it has not.
+func (s *Store) strayed(ctx context.Context, n *node, route storage.Route) bool {
+	if m, known := s.cfg.Marks.Mark(route.Datastore, route.Shard); !known || !m.Moves {
+		return false
+	}
+	h, ok, err := Head(ctx, n.read, route.Datastore, route.Shard)
+	if err == nil && ok && h.Open() && h.Epoch == route.Epoch {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, routeLook)
+	defer cancel()
+	s.lookFor(ctx, route.Datastore, route.Shard) // for the next one
+	return true
 }
 
 // vouched says whether a node was its cluster's master when it has just answered.

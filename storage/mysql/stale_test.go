@@ -94,3 +94,40 @@ func TestReadsThatNoLookVouchesForAreStale(t *testing.T) {
 		}
 	}
 }
+
+// moves is a storage.Marks of shards that were to move at some time.
+type moves struct{ nothingFinal }
+
+func (moves) Mark(string, cellog.ShardID) (storage.Mark, bool) {
+	return storage.Mark{Moves: true}, true
+}
+
+// A read of a shard that moves is unmarked only while the shard is open where it
+// was read, whatever a look at the terms says.
+func TestReadsOfAMovedShardAreStale(t *testing.T) {
+	var node string
+	st := newOpenStore(t, 1, func(c *Config) {
+		c.Marks = moves{}
+		c.Masters = func(string) storage.Opened { return storage.Opened{Node: node, Looked: time.Now()} }
+	}, mysqltest.Start(t))
+	node = st.clusters[0].nodes[0].Name
+	ctx, db := t.Context(), st.clusters[0].nodes[0].write
+	for _, tc := range []struct {
+		state string
+		epoch int
+		stale bool
+	}{
+		{"open", 1, false}, {"moving:c1", 1, true}, {"open", 1, false}, {"closed", 2, true}, {"copying", 1, true},
+	} {
+		if _, err := db.ExecContext(ctx, "UPDATE "+quote(st.ds, 0)+".shard_log SET state = ?, epoch = ? WHERE id = 1", tc.state, tc.epoch); err != nil {
+			t.Fatal(err)
+		}
+		_, o, err := st.Newest(ctx, st.ds, uuid.New(), "BASE", cellog.Master)
+		if !errors.Is(err, storage.ErrNotFound) || o.Stale != tc.stale {
+			t.Errorf("%s in epoch %d: %+v %v, want stale %t", tc.state, tc.epoch, o, err, tc.stale)
+		}
+		if _, o, err = st.Newest(ctx, st.ds, uuid.New(), "BASE", cellog.Minion); !errors.Is(err, storage.ErrNotFound) || o.Stale {
+			t.Errorf("from a minion: %+v %v", o, err)
+		}
+	}
+}

@@ -59,7 +59,7 @@ type Store struct {
 	anchors  *anchors
 
 	refresh refresher
-	placed  sync.Map // database name -> the cluster that was seen to have it
+	placed  sync.Map // database name -> place
 
 	mu     sync.Mutex
 	cancel context.CancelFunc // nil unless started

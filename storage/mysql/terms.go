@@ -23,12 +23,12 @@ import (
 
 // TermRecord is a row of cellog_meta.terms.
 type TermRecord struct {
-	Cluster string
-	Term    cellog.Term
-	State   string // claimed or open
-	Node    string
+	Cluster string      `json:"cluster"`
+	Term    cellog.Term `json:"term"`
+	State   string      `json:"state"` // claimed or open
+	Node    string      `json:"node"`
 	// ServerUUID names the server that the term opened, for good.
-	ServerUUID string
+	ServerUUID string `json:"server_uuid"`
 }
 
 // LoadTerms tells a server about terms; older ones than it knows change
@@ -183,3 +183,26 @@ func (h ShardHead) Open() bool { return h.State == stateOpen }
 
 // Closed says that nobody may write to the shard yet: a promotion goes on.
 func (h ShardHead) Closed() bool { return h.State == stateClosed }
+
+// TermsOf returns the terms that a server knows.
+func TermsOf(ctx context.Context, db *sql.DB) ([]TermRecord, error) {
+	rows, err := db.QueryContext(ctx, "SELECT cluster, term, state, node, server_uuid FROM cellog_meta.terms ORDER BY cluster")
+	if err != nil {
+		return nil, err
+	}
+	out := []TermRecord{}
+	err = each(rows, func() error {
+		var r TermRecord
+		err := rows.Scan(&r.Cluster, &r.Term, &r.State, &r.Node, &r.ServerUUID)
+		out = append(out, r)
+		return err
+	})
+	return out, err
+}
+
+// CopiesOf returns how many copies of a cluster's cells a server holds.
+func CopiesOf(ctx context.Context, db *sql.DB, cluster string) (numbered, unnumbered int, err error) {
+	err = db.QueryRowContext(ctx, "SELECT (SELECT COALESCE(SUM(last_id - first_id + 1), 0) FROM cellog_buffer.numbered_copies WHERE cluster = ?), "+
+		"(SELECT COUNT(*) FROM cellog_buffer.buffered_cells WHERE cluster = ?)", cluster, cluster).Scan(&numbered, &unnumbered)
+	return numbered, unnumbered, err
+}

@@ -93,7 +93,7 @@ func (c *chaos) rivals(p *promotion, outcast *process) error {
 		rng := rand.New(rand.NewPCG(c.rng.Uint64(), uint64(i)))
 		g.Go(func() error {
 			a := newCell(rng)
-			for clusterOf(a.Key.Row) != p.cluster {
+			for c.r.owners.clusterOf(a.Key.Row) != p.cluster {
 				a = newCell(rng)
 			}
 			for n := 0; a.Status != 200 && a.Status != 201; n++ {

@@ -145,15 +145,15 @@ func (c *chaos) seenByTrigger() error {
 			return err
 		}
 		defer db.Close()
-		for s := i; s < harness.Shards; s += len(minions) {
-			rows, err := db.QueryContext(c.t.Context(), "SELECT added_id, row_key, column_name, ref_key FROM "+cellog.DatabaseName("trips", cellog.ShardID(s))+".entity ORDER BY added_id")
+		for _, s := range c.r.owners.shards(i) {
+			rows, err := db.QueryContext(c.t.Context(), "SELECT added_id, row_key, column_name, ref_key FROM "+cellog.DatabaseName("trips", s)+".entity ORDER BY added_id")
 			if err != nil {
 				return err
 			}
 			for rows.Next() {
 				var row []byte
 				var k cellog.Key
-				at := place{shard: cellog.ShardID(s)}
+				at := place{shard: s}
 				if err := rows.Scan(&at.id, &row, &k.Column, &k.Ref); err != nil {
 					rows.Close()
 					return err

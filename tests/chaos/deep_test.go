@@ -20,16 +20,10 @@ import (
 	"github.com/cellog/cellog/tests/harness"
 )
 
-// shardsOf lists the shards of a node's cluster.
-func (r *rig) shardsOf(node string) (out []cellog.ShardID) {
-	for i, c := range r.config.Clusters {
-		for _, n := range c.Nodes {
-			for s := i; n.Name == node && s < harness.Shards; s += len(r.config.Clusters) {
-				out = append(out, cellog.ShardID(s))
-			}
-		}
-	}
-	return out
+// shardsOf lists the shards that a node's cluster has now.
+func (r *rig) shardsOf(node string) []cellog.ShardID {
+	_, cluster := r.masterOf(node)
+	return r.owners.shards(cluster)
 }
 
 // masterOf returns the master of a node's cluster, and the cluster's number.
@@ -257,7 +251,7 @@ func copiesWithoutKafka(c *chaos, length time.Duration) error {
 			status := 0
 			for time.Now().Before(until) {
 				a := newCell(rng)
-				if clusterOf(a.Key.Row) != cluster {
+				if c.r.owners.clusterOf(a.Key.Row) != cluster {
 					continue
 				}
 				a.Status = attempt(h, c.l.urls[i%len(c.l.urls)], a)

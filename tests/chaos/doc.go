@@ -22,7 +22,8 @@
 // that takes a server away for good has to tell rig what is no longer a live
 // host (rig.gone). One that replaces a master does it as an operator would, by
 // cellog cluster promote and rejoin, and everything else asks rig who is master
-// now. One that acts on a set of processes takes all the links
+// now. One that moves a shard tells rig.owners, which everything else asks for the
+// cluster of a row. One that acts on a set of processes takes all the links
 // between it and others (rig.between, as cutOffMaster does), and several
 // processes at once.
 //

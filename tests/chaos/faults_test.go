@@ -53,6 +53,7 @@ var faults = []fault{
 	{kind: "freeze worker in transaction", run: freezeInTransaction},
 	{kind: "step clock", run: stepClock, needs: func(r *rig) bool { return r.clock != "" }},
 	{kind: "copies without Kafka", run: copiesWithoutKafka},
+	{kind: "move shard", run: moveShard},
 	{kind: promotes + "lost master", run: loseMaster},
 	{kind: promotes + "cut-off master", run: cutOffWithWorker},
 	{kind: promotes + "frozen master", run: freezeAndReplace},

@@ -31,6 +31,7 @@ type load struct {
 	journal *acks.Journal
 	stop    chan struct{}
 	wg      sync.WaitGroup
+	owners  *owners
 	pace    time.Duration // between the puts of a client
 
 	mu       sync.Mutex
@@ -64,16 +65,10 @@ func (g gaps) longest(o gaps) gaps {
 
 func (g gaps) plus(o gaps) gaps { return gaps{g.noCreated + o.noCreated, g.noSuccess + o.noSuccess} }
 
-// clusterOf is the number of the cluster that a row lives on, as shards are
-// placed when a datastore is made.
-func clusterOf(row uuid.UUID) int {
-	return int(cellog.ShardOf(row, harness.Shards)) % len(minions)
-}
-
 // newLoad starts the clients.
 func newLoad(t *testing.T, r *rig, seed uint64, pace time.Duration) *load {
 	t.Helper()
-	l := &load{t: t, pace: pace, file: filepath.Join(r.dir, "answers.jsonl"), stop: make(chan struct{}), statuses: map[int]int{},
+	l := &load{t: t, pace: pace, owners: r.owners, file: filepath.Join(r.dir, "answers.jsonl"), stop: make(chan struct{}), statuses: map[int]int{},
 		stored: make([]int, len(minions)), last: make([]time.Time, len(minions)), lastAny: make([]time.Time, len(minions))}
 	for _, w := range r.role("worker") {
 		l.urls = append(l.urls, w.url)
@@ -158,7 +153,7 @@ func (l *load) note(a acks.Answer, url string, began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.statuses[a.Status]++
-	c, now := clusterOf(a.Key.Row), time.Now()
+	c, now := l.owners.clusterOf(a.Key.Row), time.Now()
 	if o := &l.outcast; o.url == url && o.cluster == c && began.After(o.since) {
 		o.tried++
 		if a.Status == 201 {

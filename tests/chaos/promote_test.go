@@ -35,7 +35,7 @@ type promotion struct {
 	old     local.Node
 	cluster int
 	name    string
-	term    cellog.Term // before it
+	term    cellog.Term // before it, or the highest epoch of a shard
 	events  *kgo.Client
 	first   chan time.Time // when the first cell of a newer epoch came
 	did     promoted
@@ -49,7 +49,11 @@ func (c *chaos) replace(old local.Node) (*promotion, error) {
 	for _, column := range columns {
 		topics = append(topics, cellog.TopicName(c.r.config.Kafka.Prefix, "trips", column))
 	}
-	err := ask(c.t.Context(), old, "SELECT MAX(term) FROM "+cellog.DatabaseName("trips", c.r.shardsOf(old.Name)[0])+".shard_log", &p.term)
+	var logs []string
+	for _, s := range c.r.shardsOf(old.Name) { // one that moved here may be of a higher epoch than the term
+		logs = append(logs, "SELECT GREATEST(term, epoch) AS n FROM "+cellog.DatabaseName("trips", s)+".shard_log")
+	}
+	err := ask(c.t.Context(), old, "SELECT MAX(n) FROM ("+strings.Join(logs, " UNION ALL ")+") AS logs", &p.term)
 	if err != nil {
 		return nil, err
 	}
@@ -74,7 +78,7 @@ func (p *promotion) listen() {
 		}
 		for r := range fetches.RecordsAll() {
 			cell, err := decode(r)
-			if err == nil && cell.Epoch > cellog.Epoch(p.term) && clusterOf(cell.Row) == p.cluster {
+			if err == nil && cell.Epoch > cellog.Epoch(p.term) && p.c.r.owners.clusterOf(cell.Row) == p.cluster {
 				p.first <- time.Now()
 				return
 			}

@@ -54,13 +54,14 @@ type rig struct {
 	notes  string // the trigger's
 	real   *kafkatest.Broker
 
-	procs []*process // roles, trigger and embedded broker
-	links []*link
-	disks map[string]string // by node: its file system of its own
-	clock string            // the file that steps a server's clock; empty: none
-	gone  map[string]bool   // nodes that are no live hosts any more, or not now
-	down  holds             // servers that are not to come back yet
-	admin string            // the configuration of who promotes and rejoins, through links
+	procs  []*process // roles, trigger and embedded broker
+	links  []*link
+	disks  map[string]string // by node: its file system of its own
+	clock  string            // the file that steps a server's clock; empty: none
+	owners *owners
+	gone   map[string]bool // nodes that are no live hosts any more, or not now
+	down   holds           // servers that are not to come back yet
+	admin  string          // the configuration of who promotes and rejoins, through links
 }
 
 // clockNode is the server whose clock can be stepped, diskNodes are those with
@@ -75,7 +76,7 @@ func newRig(t *testing.T, b broken) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, dir: dir, broken: b, notes: filepath.Join(dir, "notes"), disks: map[string]string{}, gone: map[string]bool{}}
+	r := &rig{t: t, dir: dir, broken: b, notes: filepath.Join(dir, "notes"), disks: map[string]string{}, gone: map[string]bool{}, owners: newOwners()}
 	t.Cleanup(r.close)
 	r.mount()
 	r.startServers()
