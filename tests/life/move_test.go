@@ -93,6 +93,9 @@ func TestMoveUnderLoad(t *testing.T) {
 	}
 	t.Logf("%d cells acknowledged", j.len())
 	d.checkAcknowledged(t, j.cells)
+	if out, stderr, code := harness.Try(t, "doctor", "--config", d.config(t)); strings.Contains(out, "shard trips") || code > 1 {
+		t.Errorf("doctor: exit %d: %s%s", code, out, stderr)
+	}
 	if out, stderr, code := harness.Try(t, "cluster", "describe", "c2", "--config", d.config(t)); code != 0 || !strings.Contains(out, "owns 8 shards of trips") && !strings.Contains(out, "owns 9 shards of trips") {
 		t.Errorf("cluster describe: exit %d: %s%s", code, out, stderr)
 	}
