@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/mysqlconn"
 )
 
 // Copy says what CopyShard copies. The pools' accounts may do everything.
@@ -60,9 +61,21 @@ func CopyShard(ctx context.Context, c Copy) (n int64, err error) {
 
 func (c *Copy) database() string { return "`" + cellog.DatabaseName(c.Datastore, c.Shard) + "`." }
 
+// deadlocks bounds how often a change is made again: an indexer is at work on
+// other shards.
+const deadlocks = 10
+
 // change is one transaction on the new server, if the shard is in c.State there,
-// which nobody changes meanwhile.
+// which nobody changes meanwhile. f may be called again.
 func (c *Copy) change(ctx context.Context, f func(tx *sql.Tx) error) error {
+	for try := 1; ; try++ {
+		if err := c.changeOnce(ctx, f); !mysqlconn.IsDeadlock(err) || try == deadlocks {
+			return err
+		}
+	}
+}
+
+func (c *Copy) changeOnce(ctx context.Context, f func(tx *sql.Tx) error) error {
 	tx, err := c.To.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -273,19 +286,26 @@ func (c *Copy) rows(ctx context.Context, query, insert string, args []any, field
 		return err
 	}
 	defer rows.Close()
+	var all [][]any
+	for rows.Next() {
+		vals, dest := make([]any, fields), make([]any, fields)
+		for i := range vals {
+			dest[i] = &vals[i]
+		}
+		if err := rows.Scan(dest...); err != nil {
+			return err
+		}
+		all = append(all, vals)
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
 	return c.change(ctx, func(tx *sql.Tx) error {
-		for rows.Next() {
-			vals, dest := make([]any, fields), make([]any, fields)
-			for i := range vals {
-				dest[i] = &vals[i]
-			}
-			if err := rows.Scan(dest...); err != nil {
-				return err
-			}
+		for _, vals := range all {
 			if _, err := tx.ExecContext(ctx, insert, vals...); err != nil {
 				return err
 			}
 		}
-		return rows.Err()
+		return nil
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/cdc"
 	"github.com/cellog/cellog/cdc/publish"
@@ -74,6 +76,7 @@ type move struct {
 	from, to *end
 	head     mysql.ShardHead // on from
 	out      Moved
+	arrived  string // the state of the copy, once it has all
 	closed   time.Time
 	ends     []*end
 }
@@ -161,8 +164,11 @@ func (m *move) run(ctx context.Context) error {
 		return m.finish(ctx)
 	case owner == m.req.To:
 		h, _, err := mysql.Head(ctx, m.to.db, m.key.Datastore, m.key.Shard)
-		if err == nil && h.Arriving() {
+		switch {
+		case err == nil && h.Arriving():
 			return m.finish(ctx)
+		case err == nil && !h.Open():
+			return fmt.Errorf("--to: cluster %s has shard %s already, but it is %s there: finish that first", owner, m.key, h.Word())
 		}
 		return errors.Join(err, fmt.Errorf("--to: shard %s: %w: %s: name another one to move it, look where it is by `cellog shard describe %s %d`", m.key, ErrOnCluster, owner, m.key.Datastore, m.key.Shard))
 	case handed:
@@ -354,7 +360,10 @@ func (m *move) handOver(ctx context.Context, last cellog.AddedID) error {
 			if err := same(m.from, &now); err != nil {
 				return err
 			}
-			return mysql.WhileMoving(ctx, m.from.db, m.key.Datastore, m.key.Shard, m.head.Epoch, m.req.To, last, func(context.Context) error {
+			return mysql.WhileMoving(ctx, m.from.db, m.key.Datastore, m.key.Shard, m.head.Epoch, m.req.To, last, func(ctx context.Context) error {
+				if m.arrived, err = mysql.ConfirmArrived(ctx, m.to.db, m.key.Datastore, m.key.Shard, m.arrived, uuid.NewString()); err != nil {
+					return err
+				}
 				failpoint.Hit("move/before-hand-over")
 				return commit()
 			})

@@ -172,7 +172,8 @@ func (m *move) copyIndexes(ctx context.Context, last cellog.AddedID) error {
 			return err
 		}
 		failpoint.Hit("move/indexes-copied")
-		return mysql.Arrive(ctx, m.to.db, m.key.Datastore, m.key.Shard, state, m.head.Epoch+1, last)
+		m.arrived, err = mysql.Arrive(ctx, m.to.db, m.key.Datastore, m.key.Shard, state, m.head.Epoch+1, last)
+		return err
 	})
 }
 

@@ -368,21 +368,37 @@ func StopMoving(ctx context.Context, db *sql.DB, datastore string, shard cellog.
 	})
 }
 
+// ConfirmArrived gives a copy that has arrived, in the state that Arrive left it
+// in, another mark: nobody has begun to copy its tables anew, and one that was
+// about to, and is frozen, may not any more. It is called under the lock of the
+// old owner's shard, right before that one hands it over.
+func ConfirmArrived(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID, state, mark string) (now string, err error) {
+	now = stateArriving + " " + mark
+	if _, err := db.ExecContext(ctx, "UPDATE "+quote(datastore, shard)+".shard_log SET state = ? WHERE id = 1 AND state = ?", now, state); err != nil {
+		return "", err
+	}
+	h, _, err := Head(ctx, db, datastore, shard)
+	if err == nil && h.State != now {
+		err = fmt.Errorf("%w: another mover goes on with %s, which is %s", ErrNotThere, quote(datastore, shard), h.Word())
+	}
+	return now, err
+}
+
 // Arrive says that a copy in the state that ClaimCopy gave it has all up to last,
-// and is to be opened in an epoch.
-func Arrive(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID, state string, epoch cellog.Epoch, last cellog.AddedID) error {
+// and is to be opened in an epoch. It returns the state in which it leaves it.
+func Arrive(ctx context.Context, db *sql.DB, datastore string, shard cellog.ShardID, state string, epoch cellog.Epoch, last cellog.AddedID) (arriving string, err error) {
 	name := quote(datastore, shard)
-	arriving := stateArriving + strings.TrimPrefix(state, stateCopying)
-	_, err := db.ExecContext(ctx, "UPDATE "+name+".shard_log SET state = ?, epoch = ? WHERE id = 1 AND epoch <= ? AND last_added_id = ? AND state = ?",
+	arriving = stateArriving + strings.TrimPrefix(state, stateCopying)
+	_, err = db.ExecContext(ctx, "UPDATE "+name+".shard_log SET state = ?, epoch = ? WHERE id = 1 AND epoch <= ? AND last_added_id = ? AND state = ?",
 		arriving, int(epoch), int(epoch), int64(last), state)
 	if err != nil {
-		return err
+		return "", err
 	}
 	h, _, err := Head(ctx, db, datastore, shard)
 	if err == nil && !(h.State == arriving && h.Epoch == epoch && h.Last == last) {
 		err = fmt.Errorf("%w: %s is %s in epoch %d with last cell %d, not a copy with all up to %d", ErrNotThere, name, h.State, h.Epoch, h.Last, last)
 	}
-	return err
+	return arriving, err
 }
 
 // LeaveShards makes a server that is to be a master know which of its shards have

@@ -33,7 +33,7 @@ func TestCopyIsOneMovers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Arrive(ctx, db, st.ds, 0, a, 2, 0); err != nil {
+	if _, err := Arrive(ctx, db, st.ds, 0, a, 2, 0); err != nil {
 		t.Fatal(err)
 	}
 	frozen := head() // arriving
@@ -41,14 +41,24 @@ func TestCopyIsOneMovers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := Arrive(ctx, db, st.ds, 0, b, 2, 0); err != nil {
+	if _, err := Arrive(ctx, db, st.ds, 0, b, 2, 0); err != nil {
 		t.Fatal(err)
+	}
+	seen := head() // by one that freezes before the shard is handed over
+	if _, err := ConfirmArrived(ctx, db, st.ds, 0, frozen.State, "d"); !errors.Is(err, ErrNotThere) {
+		t.Errorf("the tables were copied anew: %v", err)
+	}
+	if _, err := ConfirmArrived(ctx, db, st.ds, 0, seen.State, "d"); err != nil {
+		t.Error(err)
+	}
+	if _, err := ClaimCopy(ctx, db, st.ds, 0, seen, "c"); !errors.Is(err, ErrNotThere) {
+		t.Errorf("it is handed over: %v", err)
 	}
 	now := head()
 	if _, err := ClaimCopy(ctx, db, st.ds, 0, frozen, "c"); !errors.Is(err, ErrNotThere) || head() != now {
 		t.Errorf("thawed: %v, %+v", err, head())
 	}
-	if err := Arrive(ctx, db, st.ds, 0, a, 2, 0); !errors.Is(err, ErrNotThere) {
+	if _, err := Arrive(ctx, db, st.ds, 0, a, 2, 0); !errors.Is(err, ErrNotThere) {
 		t.Errorf("thawed: %v", err)
 	}
 	if !now.Arriving() || now.Word() != "arriving" {
