@@ -100,7 +100,37 @@ func fillDisk(c *chaos, length time.Duration) error {
 	if c.r.node(node).PID != pid || c.r.local.Ready() != nil {
 		c.r.awaitServers()
 	}
-	return nil
+	return c.caughtUp(node)
+}
+
+// caughtUp waits until a minion has what its master had when this was called, and
+// sees to it that it applies: a full disk may have stopped it, and it looks only
+// once a minute whether there is space again.
+func (c *chaos) caughtUp(node string) error {
+	master, _ := c.r.masterOf(node)
+	if master.Name == node {
+		return nil
+	}
+	want, err := c.heads(master.Name)
+	if err != nil {
+		return err
+	}
+	return harness.Poll(c.t, 3*time.Minute, func() error {
+		n := c.r.node(node)
+		status, err := replica(c.t.Context(), n)
+		if err != nil {
+			return err
+		}
+		if status[spoken("Slave_SQL_Running", "Replica_SQL_Running")] == "No" || status[spoken("Slave_IO_Running", "Replica_IO_Running")] == "No" {
+			if err := run(c.t.Context(), n, spoken("START SLAVE", "START REPLICA")); err != nil {
+				return err
+			}
+		}
+		if has, err := c.heads(node); err != nil || has < want {
+			return fmt.Errorf("%s has %d cells of %d (%w): %s %s", node, has, want, err, status["Last_IO_Error"], status["Last_SQL_Error"])
+		}
+		return nil
+	})
 }
 
 // lag stops a minion from applying what it receives.
