@@ -7,6 +7,9 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/cellog/cellog/internal/mysqlconn"
 )
 
 // Source is a server to follow.
@@ -98,7 +101,67 @@ func StartApplying(ctx context.Context, db *sql.DB) error {
 // Stop stops both threads. It is safe twice, and on a server that follows
 // none. MariaDB throws away what was received and not applied when both start
 // again, MySQL when the server restarts.
-func Stop(ctx context.Context, db *sql.DB) error { return stop(ctx, db, "") }
+func Stop(ctx context.Context, db *sql.DB) error {
+	if err := StopReceiving(ctx, db); err != nil {
+		return err
+	}
+	if err := giveUpHalf(ctx, db); err != nil {
+		return err
+	}
+	return stop(ctx, db, "")
+}
+
+// giveUpHalf ends the thread of a MySQL server that applies a transaction of
+// which the rest will never come: its source died, or was cut off, while it sent
+// it. STOP REPLICA would wait for the rest for a minute (measured with 9.7; in its
+// source SLAVE_WAIT_GROUP_DONE). Nothing is lost: the half is rolled back, and what
+// was received whole has been applied.
+func giveUpHalf(ctx context.Context, db *sql.DB) error {
+	st, err := Status(ctx, db)
+	if err != nil || !st.Applying {
+		return err
+	}
+	if s, err := Identity(ctx, db); err != nil || s.MariaDB {
+		return err
+	}
+	var half bool
+	err = db.QueryRowContext(ctx, "SELECT GTID_SUBSET("+text(st.Received)+", @@global.gtid_executed) AND "+
+		"EXISTS (SELECT * FROM performance_schema.replication_applier_status_by_coordinator WHERE PROCESSING_TRANSACTION <> '')").Scan(&half)
+	if err != nil {
+		return fmt.Errorf("mysqlreplica: what is being applied: %w", err)
+	}
+	if !half {
+		return nil
+	}
+	// Not by its THREAD_ID: that is NULL where the performance schema is off.
+	all, err := allRows(ctx, db, "SHOW PROCESSLIST")
+	if err != nil {
+		return err
+	}
+	for _, p := range all {
+		if p["User"] != "system user" || !strings.Contains(p["State"], "has read all relay log") {
+			continue
+		}
+		if err := exec(ctx, db, "KILL "+p["Id"]); err != nil && !isNoThread(err) {
+			return err
+		}
+		half = false
+	}
+	if half {
+		return nil // it is on its way to the next one
+	}
+	// A STOP that came before it has noticed would make it wait.
+	for st.Applying {
+		time.Sleep(poll)
+		if st, err = Status(ctx, db); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isNoThread says that what was to be killed is gone.
+func isNoThread(err error) bool { return mysqlconn.Code(err) == 1094 }
 
 func stop(ctx context.Context, db *sql.DB, thread string) error {
 	s, err := Identity(ctx, db)
