@@ -74,7 +74,8 @@ func (p *promotable) run(t *testing.T, r Role) (stop func()) {
 // write stores cells in shard 0.
 func (p *promotable) write(t *testing.T, n int) []cellog.Put { t.Helper(); return p.writeTo(t, 0, n) }
 
-func (p *promotable) writeTo(t *testing.T, shard cellog.ShardID, n int) []cellog.Put {
+// puts makes puts of new rows.
+func (p *promotable) puts(t *testing.T, n int) []cellog.Put {
 	t.Helper()
 	puts := make([]cellog.Put, n)
 	for i := range puts {
@@ -84,6 +85,12 @@ func (p *promotable) writeTo(t *testing.T, shard cellog.ShardID, n int) []cellog
 		}
 		puts[i] = cellog.Put{Key: cellog.Key{Row: uuid.New(), Column: "BASE", Ref: 1}, Body: b}
 	}
+	return puts
+}
+
+func (p *promotable) writeTo(t *testing.T, shard cellog.ShardID, n int) []cellog.Put {
+	t.Helper()
+	puts := p.puts(t, n)
 	_, errs := p.w.store.Write(t.Context(), "trips", shard, puts)
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)

@@ -1,11 +1,13 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/mysqlreplica"
 	"github.com/cellog/cellog/schemas/position"
 )
@@ -79,6 +81,18 @@ func TestNominatedNode(t *testing.T) {
 	p.sets[0].Master.Kill()
 	<-p.sets[0].Master.Done()
 	n2.Exec(t, "SET GLOBAL read_only = OFF")
+	// It takes no cells before it is opened: it would number them anew, in the
+	// same epoch.
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	for _, s := range []cellog.ShardID{0, 0, 2} { // of c0, alone and together
+		if out, errs := p.w.store.Write(ctx, "trips", s, p.puts(t, 1)); errs[0] == nil {
+			t.Errorf("a nominated node took a cell: %+v", out)
+		}
+	}
+	if got := n2.Query(t, "SELECT MAX(added_id) FROM "+entity0); got != "3" {
+		t.Errorf("a nominated node has cells up to %s, want 3", got)
+	}
 	states, err := ClusterStates(t.Context(), p.cfg, p.env, "c0")
 	if err != nil || states[0].Nominated != "c0-n2" || states[0].Nodes[2].Role != "nominated" || states[0].Opened != "c0-n0" {
 		t.Errorf("%+v %v", states, err)

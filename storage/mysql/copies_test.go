@@ -269,6 +269,7 @@ func TestTermsFence(t *testing.T) {
 		t.Errorf("a server without permission: %v", err)
 	}
 	permit(t, st, nodes, 1, 3, "open")
+	until(t, "c1 is seen to be opened", st.sees(1, true))
 	claim(primary, TermRecord{Cluster: "c1", Term: 3, State: "open"})
 	if err := write(); err != nil {
 		t.Error(err)

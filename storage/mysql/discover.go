@@ -19,7 +19,7 @@ const shardsPerLook = 512
 
 // look is what one server said.
 type look struct {
-	readOnly   bool
+	readOnly   bool   // or was never opened as its cluster's master
 	self       string // SQL
 	datastores []storage.Datastore
 	shards     []ShardHead
@@ -65,7 +65,7 @@ func (s *Store) look(ctx context.Context, n *node) error {
 	n.seen = err == nil
 	n.writable = err == nil && !l.readOnly
 	if err == nil {
-		n.self = l.self
+		n.self, n.guard = l.self, guard(n.cluster, l.self)
 	}
 	n.mu.Unlock()
 	if err != nil {
@@ -122,6 +122,26 @@ func (s *Store) propose(n *node, sh ShardHead) {
 	}
 }
 
+// never is a guard that nothing passes.
+const never = " AND FALSE"
+
+// guard is the SQL condition under which a server, which calls itself self, may
+// take writes: if it was told who its cluster's master is (LoadTerms), it must be
+// that one. A minion that somebody made writable has its old master's row.
+func guard(cluster, self string) string {
+	return " AND NOT EXISTS (SELECT 1 FROM cellog_meta.terms WHERE cluster = " + string(appendText(nil, cluster)) + " AND server_uuid NOT IN ('', " + self + "))"
+}
+
+// mayWrite is the node's guard.
+func (n *node) mayWrite() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.self == "" {
+		return never
+	}
+	return n.guard
+}
+
 func lookAt(ctx context.Context, n *node) (*look, error) {
 	l := &look{}
 	var version string
@@ -136,6 +156,12 @@ func lookAt(ctx context.Context, n *node) (*look, error) {
 	known := map[string]int{}
 	for _, d := range l.datastores {
 		known[d.Name] = d.Shards
+	}
+	if !l.readOnly {
+		// One that only an external manager made writable is not the master yet.
+		if err := n.read.QueryRowContext(ctx, "SELECT NOT (TRUE"+guard(n.cluster, l.self)+")").Scan(&l.readOnly); err != nil {
+			return nil, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err)
+		}
 	}
 	heads, err := Heads(ctx, n.read)
 	if err != nil {
@@ -208,7 +234,12 @@ func (s *Store) lookFor(ctx context.Context, datastore string, shard cellog.Shar
 				defer cancel()
 				sh := ShardHead{Datastore: datastore, Shard: shard}
 				var readOnly bool
-				err := n.read.QueryRowContext(lctx, "SELECT @@global.read_only, epoch, state FROM "+quote(datastore, shard)+".shard_log WHERE id = 1").
+				guard := n.mayWrite()
+				if guard == never { // it was not looked at yet
+					_ = s.look(lctx, n) // out of reach, it has no say
+					return nil
+				}
+				err := n.read.QueryRowContext(lctx, "SELECT @@global.read_only OR NOT (TRUE"+guard+"), epoch, state FROM "+quote(datastore, shard)+".shard_log WHERE id = 1").
 					Scan(&readOnly, &sh.Epoch, &sh.State)
 				if err == nil && !readOnly {
 					s.propose(n, sh)

@@ -30,6 +30,7 @@ type node struct {
 	seen     bool // answered the last look
 	beat     beat
 	self     string // the SQL expression that names the server for good; "": not looked at yet
+	guard    string // see guard
 	looking  bool
 	looked   time.Time // when the last look began
 	lookErr  error     // what the last look met

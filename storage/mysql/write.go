@@ -182,7 +182,7 @@ func (s *Store) attempt(ctx context.Context, route storage.Route, b *batch) erro
 		return fmt.Errorf("%w: %w", errRedo, err)
 	}
 	n.breaker.Success()
-	t := &tx{s: s, conn: conn, route: route, db: quote(route.Datastore, route.Shard), batch: b, columns: &s.byName[route.Cluster].columns}
+	t := &tx{s: s, conn: conn, route: route, db: quote(route.Datastore, route.Shard), batch: b, guard: n.mayWrite(), columns: &s.byName[route.Cluster].columns}
 	defer t.close()
 	err = t.run(ctx)
 	if errors.Is(err, errMaybe) && ctx.Err() != nil {
@@ -198,6 +198,7 @@ type tx struct {
 	route   storage.Route
 	db      string
 	batch   *batch
+	guard   string // see guard
 	columns *columnCache
 	added   []string // columns that this transaction enters
 
@@ -290,7 +291,7 @@ func (t *tx) takeNumbers(n int) string {
 	}
 	return start + "SET @l = NULL; UPDATE " + t.db + ".shard_log SET last_added_id = last_added_id + " + num +
 		", last_created_at = GREATEST(last_created_at, NOW(6))" + where +
-		"; SELECT last_added_id - " + num + ", last_created_at, term INTO @l, @t, @s FROM " + t.db + ".shard_log" + where + " AND @@global.read_only = 0; " + terms
+		"; SELECT last_added_id - " + num + ", last_created_at, term INTO @l, @t, @s FROM " + t.db + ".shard_log" + where + " AND @@global.read_only = 0" + t.guard + "; " + terms
 }
 
 // insert sends one packet: first, the rows, the commit. One that fails ends it
