@@ -101,19 +101,25 @@ func (p *promotable) writeTo(t *testing.T, shard cellog.ShardID, n int) []cellog
 // publish runs the tailers until so many cells of shard 0 are final.
 func (p *promotable) publish(t *testing.T, n cellog.AddedID) {
 	t.Helper()
+	p.tail(t, n)()
+	p.sets[0].Sync(t)
+}
+
+// tail starts the tailers, and returns when so many cells of shard 0 are final.
+func (p *promotable) tail(t *testing.T, n cellog.AddedID) (stop func()) {
+	t.Helper()
 	tl, err := NewTailers(p.cfg, p.env)
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := p.run(t, tl)
+	stop = p.run(t, tl)
 	waitFor(t, time.Minute, func() error {
 		if m, ok := p.w.final.Mark("trips", 0); !ok || m.Last < n {
 			return fmt.Errorf("final up to %d of %d", m.Last, n)
 		}
 		return nil
 	})
-	stop()
-	p.sets[0].Sync(t)
+	return stop
 }
 
 // quietly changes a server without a trace in its binlog, read-only or not.

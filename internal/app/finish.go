@@ -13,6 +13,7 @@ import (
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/failpoint"
 	"github.com/cellog/cellog/internal/mysqlreplica"
+	"github.com/cellog/cellog/schemas/position"
 	"github.com/cellog/cellog/storage/mysql"
 )
 
@@ -111,7 +112,21 @@ func (f *finish) run(ctx context.Context) error {
 		return err
 	}
 	failpoint.Hit("promote/shards-open")
-	return mysqlreplica.SetReadOnly(ctx, f.db, false)
+	return allowWrites(ctx, f.cfg, f.env, f.cluster, f.node, f.term, f.db)
+}
+
+// allowWrites makes an opened node writable, unless Kafka says by now that it is
+// another one's turn: whoever calls this may have been frozen since it looked, and
+// where no copies are kept, read_only is all that keeps an old master off.
+func allowWrites(ctx context.Context, cfg *config.Config, env Env, cluster, node string, term cellog.Term, db *sql.DB) error {
+	now, err := openedOf(ctx, cfg, env, cluster)
+	if err != nil {
+		return err
+	}
+	if now == nil || now.Term != term || now.State != position.Open || now.Node != node {
+		return fmt.Errorf("cluster %s: term %d on node %s is over: %+v", cluster, term, node, now)
+	}
+	return mysqlreplica.SetReadOnly(ctx, db, false)
 }
 
 // drain brings the numbered copies that the other masters have into the closed

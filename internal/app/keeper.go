@@ -341,8 +341,11 @@ func (w *watcher) complete(ctx context.Context, db *sql.DB) error {
 		if err := LoadTerms(ctx, w.k.cfg, w.k.env, w.cluster.Name); err != nil {
 			return err
 		}
+		if err := allowWrites(ctx, w.k.cfg, w.k.env, w.cluster.Name, w.record.Node, w.record.Term, db); err != nil {
+			return err
+		}
 		w.k.log.Info("the master is writable again", "cluster", w.cluster.Name, "node", w.record.Node)
-		return mysqlreplica.SetReadOnly(ctx, db, false)
+		return nil
 	}
 	if time.Since(w.since) < finishPatience {
 		return errFinishing

@@ -188,7 +188,7 @@ func (p *promotion) run(ctx context.Context) error {
 	if err := mysql.LeaveShards(ctx, db, others, owner); err != nil {
 		return err
 	}
-	if err := mysql.CloseShards(ctx, db, heads, p.claim.Term()); err != nil {
+	if heads, err = mysql.CloseShards(ctx, db, heads, p.claim.Term()); err != nil {
 		return err
 	}
 	failpoint.Hit("promote/closed")
@@ -263,7 +263,9 @@ func (p *promotion) connect(ctx context.Context) error {
 func (p *promotion) highestTerm(ctx context.Context) (cellog.Term, error) {
 	var most cellog.Term
 	for name, db := range p.nodes {
-		heads, err := mysql.Heads(ctx, db)
+		ask, cancel := context.WithTimeout(ctx, 2*nodePatience)
+		heads, err := mysql.Heads(ask, db)
+		cancel()
 		if err != nil {
 			return 0, fmt.Errorf("node %s: %w", name, err)
 		}
@@ -304,13 +306,36 @@ func mustAnswer(cluster string, err error) error {
 
 // stopMaster makes the old master refuse writes, if it answers, and whatever
 // node somebody made writable in its place: what a shard has is to stand still.
+// One that answers and cannot stop, for its disk hangs, say, is as good as away
+// where copies fence it.
 func (p *promotion) stopMaster(ctx context.Context) error {
+	old := p.claim.Previous()
 	for name, db := range p.nodes {
-		if old := p.claim.Previous(); p.writable[name] || name == old.Node && p.ids[name] == old.ServerUUID {
-			if err := mysqlreplica.SetReadOnly(ctx, db, true); err != nil {
-				return fmt.Errorf("node %s: %w", name, err)
+		if !p.writable[name] && (name != old.Node || p.ids[name] != old.ServerUUID) {
+			continue
+		}
+		// It waits for commits in flight.
+		ask, cancel := context.WithTimeout(ctx, nodePatience)
+		err := mysqlreplica.SetReadOnly(ask, db, true)
+		cancel()
+		if err == nil {
+			continue
+		}
+		err = fmt.Errorf("node %s: %w", name, err)
+		if ctx.Err() != nil {
+			return err
+		}
+		if !p.req.MasterDead {
+			if unfenced := p.onlyMasterFences(ctx, old.Node); unfenced != nil {
+				return errors.Join(err, unfenced)
 			}
 		}
+		p.say("%s answers and does not stop: it is left behind", name)
+		p.away[name] = errors.Join(err, mysqlconn.Close(db))
+		delete(p.nodes, name)
+	}
+	if len(p.nodes) == 0 {
+		return fmt.Errorf("cluster %s: no node is left that can become its master: %v", p.req.Cluster, p.away)
 	}
 	return nil
 }
@@ -340,8 +365,14 @@ func (p *promotion) fenced(ctx context.Context, old position.Cluster) error {
 	if p.req.MasterDead || p.nodes[old.Node] != nil && p.ids[old.Node] == old.ServerUUID {
 		return nil
 	}
+	return p.onlyMasterFences(ctx, old.Node)
+}
+
+// onlyMasterFences returns an error that names the old master where no copies
+// fence it.
+func (p *promotion) onlyMasterFences(ctx context.Context, old string) error {
 	if len(p.cfg.Clusters) < 2 {
-		return fmt.Errorf("cluster %s is alone, so nothing but its old master %s can say that it takes no more writes, and it does not answer: if it is dead for good, say so (--master-dead)", p.req.Cluster, old.Node)
+		return fmt.Errorf("cluster %s is alone, so nothing but its old master %s can say that it takes no more writes, and it does not answer: if it is dead for good, say so (--master-dead)", p.req.Cluster, old)
 	}
 	for _, db := range p.nodes {
 		all, err := mysql.DatastoresOf(ctx, db)
@@ -350,7 +381,7 @@ func (p *promotion) fenced(ctx context.Context, old position.Cluster) error {
 		}
 		for _, d := range all {
 			if p.cfg.Datastore(d.Name).Ack == storage.AckPrimary.String() {
-				return fmt.Errorf("datastore %s has ack primary: without copies nothing but the old master %s can say that it takes no more writes, and it does not answer: if it is dead for good, say so (--master-dead)", d.Name, old.Node)
+				return fmt.Errorf("datastore %s has ack primary: without copies nothing but the old master %s can say that it takes no more writes, and it does not answer: if it is dead for good, say so (--master-dead)", d.Name, old)
 			}
 		}
 		return nil

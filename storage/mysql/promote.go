@@ -33,17 +33,25 @@ var ErrDeposed = errors.New("the shard is not closed in this epoch")
 
 // CloseShards gives shards of a server a promotion's epoch and term, and closes
 // them: nobody writes until OpenShards. Those that are of the epoch already
-// stay as they are.
-func CloseShards(ctx context.Context, db *sql.DB, shards []ShardHead, term cellog.Term) error {
-	return inTx(ctx, db, func(tx *sql.Tx) error {
-		for _, h := range shards {
-			_, err := tx.ExecContext(ctx, "UPDATE "+quote(h.Datastore, h.Shard)+".shard_log SET state = '"+stateClosed+"', epoch = ?, term = ? WHERE id = 1 AND epoch < ?", int(term), int(term), int(term))
+// stay as they are. It returns them as they are then: what was added since they
+// were looked at counts too.
+func CloseShards(ctx context.Context, db *sql.DB, shards []ShardHead, term cellog.Term) (closed []ShardHead, err error) {
+	err = inTx(ctx, db, func(tx *sql.Tx) error {
+		closed = slices.Clone(shards)
+		for i := range closed {
+			h := &closed[i]
+			name := quote(h.Datastore, h.Shard) + ".shard_log"
+			_, err := tx.ExecContext(ctx, "UPDATE "+name+" SET state = '"+stateClosed+"', epoch = ?, term = ? WHERE id = 1 AND epoch < ?", int(term), int(term), int(term))
+			if err == nil {
+				err = tx.QueryRowContext(ctx, "SELECT epoch, term, state, last_added_id FROM "+name+" WHERE id = 1 FOR UPDATE").Scan(&h.Epoch, &h.Term, &h.State, &h.Last)
+			}
 			if err != nil {
 				return fmt.Errorf("close shard %s: %w", cellog.DatabaseName(h.Datastore, h.Shard), err)
 			}
 		}
 		return nil
 	})
+	return closed, err
 }
 
 // OpenShards lets workers write to the shards that are closed in an epoch.

@@ -45,7 +45,7 @@ func TestAddOverlappingCopies(t *testing.T) {
 	putRun(t, h1, st.ds, 1, puts, 400, 400)
 	putRun(t, h1, st.ds, 1, puts, 1, 1)
 	db := primary.DB(t, "")
-	if err := CloseShards(t.Context(), db, []ShardHead{{Datastore: st.ds, Epoch: 1, Term: 1}}, 2); err != nil {
+	if _, err := CloseShards(t.Context(), db, []ShardHead{{Datastore: st.ds, Epoch: 1, Term: 1}}, 2); err != nil {
 		t.Fatal(err)
 	}
 	refs, err := CopyRefs(t.Context(), []*sql.DB{h1.DB(t, ""), h2.DB(t, "")}, "c0", st.ds, 0)
