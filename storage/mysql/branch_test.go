@@ -73,3 +73,46 @@ func TestDeadBranchIsNotGivenAsFinal(t *testing.T) {
 		}
 	}
 }
+
+// A minion that lags, in the same epoch, is not asked for what it has not got yet:
+// what it lacks would look as though it were not there, to one who counts too.
+func TestMinionThatLagsGivesNoHoles(t *testing.T) {
+	c := mysqltest.Cluster(t, 1)
+	marks := &testMarks{changed: make(chan struct{})}
+	st := newOpenStore(t, 1, func(c *Config) { c.Marks = marks }, c.Master, c.Minions[0])
+	ctx := t.Context()
+	write := func(n int) {
+		t.Helper()
+		for range n {
+			_, errs := st.Write(ctx, st.ds, 0, []cellog.Put{{Key: cellog.Key{Row: uuid.New(), Column: "BASE", Ref: 1}, Body: mustBody(t, `1`)}})
+			if err := errors.Join(errs...); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	write(2)
+	c.Sync(t)
+	if err := mysqlreplica.Stop(ctx, c.Minions[0].DB(t, "")); err != nil {
+		t.Fatal(err)
+	}
+	write(3)
+	marks.set(storage.Mark{Epoch: 1, First: 1, Last: 4})
+	for upTo, node := range map[cellog.AddedID]string{2: "c0/n1", 4: "c0/n0"} {
+		if cells, more, o, err := st.Log(ctx, st.ds, 0, 0, upTo, "", 9, cellog.Minion); err != nil || more || len(cells) != int(upTo) || o.Node != node {
+			t.Errorf("log up to %d: %d cells, %v, %+v %v", upTo, len(cells), more, o, err)
+		}
+	}
+	page := []cellog.Cell{{Key: cellog.Key{Column: "BASE"}, AddedID: 4}}
+	if err := st.Sequences(ctx, st.ds, 0, 3, page, cellog.Minion); err != nil || page[0].Sequence != 4 {
+		t.Errorf("sequences: %d %v, want 4", page[0].Sequence, err)
+	}
+	c.Master.Kill()
+	<-c.Master.Done()
+	if cells, _, _, err := st.Log(ctx, st.ds, 0, 0, 4, "", 9, cellog.Master); !errors.Is(err, storage.ErrUnavailable) {
+		t.Errorf("without a master: %d cells, %v", len(cells), err)
+	}
+	// What it has, it gives.
+	if cells, _, o, err := st.Log(ctx, st.ds, 0, 0, 2, "", 9, cellog.Master); err != nil || len(cells) != 2 || o.From != cellog.Minion {
+		t.Errorf("what it has: %d cells, %+v %v", len(cells), o, err)
+	}
+}

@@ -132,7 +132,7 @@ func (s *Store) reading(ctx context.Context, datastore string, shard cellog.Shar
 			continue
 		}
 		n.breaker.Success()
-		if mysqlconn.IsMissing(err) || errors.Is(err, errOldBranch) {
+		if mysqlconn.IsMissing(err) || errors.Is(err, errNotFinal) {
 			errs = append(errs, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err))
 			continue
 		}
