@@ -23,6 +23,8 @@ type Repaired map[string]int
 type tail struct {
 	sequence cellog.Sequence
 	addedID  cellog.AddedID
+	epoch    cellog.Epoch
+	key      cellog.Key
 	offset   int64
 }
 
@@ -33,7 +35,9 @@ type tail struct {
 // A repair that was cut off is finished by another one.
 //
 // It returns an error, and changes nothing, if a topic has a hole in the
-// middle, or cells that were never published: such a topic must be deleted.
+// middle, or cells that were never published: such a topic must be deleted. So it
+// does if the server's shard is of an older epoch than the position, or has other
+// cells than those that were published: then another node must be read.
 func (p *Publisher) Repair(ctx context.Context, ds *cdc.Datastore, shard cellog.ShardID, entities cdc.EntityReader) (Repaired, error) {
 	sess, pos, err := p.Open(ctx)
 	if err != nil {
@@ -73,6 +77,13 @@ func (p *Publisher) Repair(ctx context.Context, ds *cdc.Datastore, shard cellog.
 		if r.merged, err = r.scan(ctx, cellog.MergedTopicName(p.cfg.Prefix, ds.Name), true); err != nil {
 			return nil, err
 		}
+	}
+	if err := r.epoch(ctx, entities); err != nil {
+		return nil, err
+	}
+	// All is looked at before anything is sent: what is sent is final.
+	if err := r.walk(ctx, entities, func(*cellog.Cell) error { return nil }); err != nil {
+		return nil, err
 	}
 	return r.done, r.publish(ctx, entities)
 }
@@ -114,18 +125,69 @@ func (r *repair) scan(ctx context.Context, topic string, merged bool) (tail, err
 			return fmt.Errorf("%s, partition %d, offset %d: cell %s does not follow added_id %d: delete the topic and repair again",
 				topic, partition, f.Offset, c.ID(), t.addedID)
 		}
-		t = tail{c.Sequence, c.AddedID, f.Offset}
+		t = tail{c.Sequence, c.AddedID, c.Epoch, c.Key, f.Offset}
 		return nil
 	})
 	return t, convert(err)
 }
 
-// publish reads the shard from its first cell on, since only so the cells of a
-// column can be counted, and sends what the topics lack.
-func (r *repair) publish(ctx context.Context, entities cdc.EntityReader) error {
+// otherNode ends the errors about a node that is not to be read.
+const otherNode = "`cellog cluster rejoin` it and repair again, or repair from another node"
+
+// epoch refuses a node that may be of a dead branch, whatever cells it has.
+func (r *repair) epoch(ctx context.Context, entities cdc.EntityReader) error {
+	var head *cdc.Head
+	err := entities.Heads(ctx, func(h cdc.Head) error {
+		if h.Shard == r.key {
+			head = &h
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case head == nil:
+		return fmt.Errorf("shard %s: %w: it has no such shard", r.key, cdc.ErrNodeBehind)
+	case head.Epoch < r.pos.Epoch:
+		return fmt.Errorf("shard %s: %w: the shard is of epoch %d there, published is epoch %d: %s", r.key, cdc.ErrNodeBehind, head.Epoch, r.pos.Epoch, otherNode)
+	}
+	return nil
+}
+
+// check refuses a cell that cannot be the one that was published.
+func (r *repair) check(c *cellog.Cell) error {
+	if old := c.AddedID < r.pos.First; old != (c.Epoch < r.pos.Epoch) || c.Epoch > r.pos.Epoch {
+		return fmt.Errorf("shard %s: %w: added_id %d has epoch %d, but epoch %d begins at added_id %d: %s",
+			r.key, cdc.ErrNodeDiffers, c.AddedID, c.Epoch, r.pos.Epoch, r.pos.First, otherNode)
+	}
+	at := r.pos.Columns[c.Column]
+	if c.Sequence > at.Sequence || (c.Sequence == at.Sequence) != (c.AddedID == at.AddedID) {
+		return fmt.Errorf("shard %s: %w: added_id %d is cell %d of column %s, published were %d, the last one at added_id %d: %s",
+			r.key, cdc.ErrNodeDiffers, c.AddedID, c.Sequence, c.Column, at.Sequence, at.AddedID, otherNode)
+	}
+	t := r.tails[c.Column]
+	if (c.Sequence == t.sequence || c.AddedID == t.addedID) && !t.is(c) {
+		return r.differs(c, t)
+	}
+	if c.AddedID == r.merged.addedID && !r.merged.is(c) {
+		return r.differs(c, r.merged)
+	}
+	return nil
+}
+
+func (t tail) is(c *cellog.Cell) bool {
+	return t.addedID == c.AddedID && t.epoch == c.Epoch && t.key == c.Key
+}
+
+func (r *repair) differs(c *cellog.Cell, t tail) error {
+	return fmt.Errorf("shard %s: %w: added_id %d is (epoch %d, %s), Kafka has (epoch %d, %s) at added_id %d: %s",
+		r.key, cdc.ErrNodeDiffers, c.AddedID, c.Epoch, c.Key, t.epoch, t.key, t.addedID, otherNode)
+}
+
+// walk calls f for the shard's published cells from the first one on, since only
+// so the cells of a column can be counted.
+func (r *repair) walk(ctx context.Context, entities cdc.EntityReader, f func(*cellog.Cell) error) error {
 	counts := make(map[string]cellog.Sequence)
-	newest := make(map[string]cdc.Message)
-	sent := 0
 	for last := cellog.AddedID(0); last < r.pos.Last; {
 		cells, err := entities.ReadEntity(ctx, r.key.Datastore, r.key.Shard, last, repairCells)
 		if err != nil {
@@ -142,33 +204,50 @@ func (r *repair) publish(ctx context.Context, entities cdc.EntityReader) error {
 			last = c.AddedID
 			counts[c.Column]++
 			c.Sequence = counts[c.Column]
-			toColumn := c.Sequence > r.tails[c.Column].sequence
-			toMerged := r.ds.Merged && c.AddedID > r.merged.addedID
-			if !toColumn && !toMerged {
-				continue
+			if err := r.check(c); err != nil {
+				return err
 			}
-			if c.Body, err = body.AppendJSON(nil, c.Body, 0); err != nil {
-				return fmt.Errorf("%s, added_id %d: %w", r.key, c.AddedID, err)
-			}
-			column, merged := r.s.Encode(r.ds, c)
-			if toColumn {
-				if err := r.send(ctx, column); err != nil {
-					return err
-				}
-				newest[c.Column] = column
-			}
-			if toMerged {
-				if err := r.send(ctx, merged); err != nil {
-					return err
-				}
-				newest[position.Merged] = merged
-			}
-			if sent++; sent%repairCells == 0 {
-				if err := r.commit(ctx, newest, false); err != nil {
-					return err
-				}
+			if err := f(c); err != nil {
+				return err
 			}
 		}
+	}
+	return nil
+}
+
+// publish sends what the topics lack.
+func (r *repair) publish(ctx context.Context, entities cdc.EntityReader) error {
+	newest := make(map[string]cdc.Message)
+	sent := 0
+	err := r.walk(ctx, entities, func(c *cellog.Cell) (err error) {
+		toColumn := c.Sequence > r.tails[c.Column].sequence
+		toMerged := r.ds.Merged && c.AddedID > r.merged.addedID
+		if !toColumn && !toMerged {
+			return nil
+		}
+		if c.Body, err = body.AppendJSON(nil, c.Body, 0); err != nil {
+			return fmt.Errorf("%s, added_id %d: %w", r.key, c.AddedID, err)
+		}
+		column, merged := r.s.Encode(r.ds, c)
+		if toColumn {
+			if err := r.send(ctx, column); err != nil {
+				return err
+			}
+			newest[c.Column] = column
+		}
+		if toMerged {
+			if err := r.send(ctx, merged); err != nil {
+				return err
+			}
+			newest[position.Merged] = merged
+		}
+		if sent++; sent%repairCells == 0 {
+			return r.commit(ctx, newest, false)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	return r.commit(ctx, newest, true)
 }

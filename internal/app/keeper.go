@@ -15,6 +15,7 @@ import (
 	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/internal/mysqlreplica"
 	"github.com/cellog/cellog/schemas/position"
+	"github.com/cellog/cellog/storage"
 	"github.com/cellog/cellog/storage/mysql"
 )
 
@@ -244,7 +245,8 @@ func (w *watcher) db(node string) (*sql.DB, error) {
 	return db, err
 }
 
-// serve makes sure that the opened node takes writes, and that no other does.
+// serve makes sure that the opened node takes writes, and, as far as is known,
+// that no other does.
 func (w *watcher) serve(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, applyTimeout)
 	defer cancel()
@@ -283,10 +285,18 @@ func (w *watcher) others(f func(name string, db *sql.DB)) {
 	}
 }
 
-// demote makes the cluster's other nodes refuse writes, so far as they answer.
+// demote makes the cluster's other nodes refuse writes, so far as they answer. It
+// needs a look that vouches for the record: a keeper that is cut off from Kafka
+// does not see a promotion, and would stop the new master again and again. While
+// such a look counts, no later promotion has let anybody write.
 func (w *watcher) demote(ctx context.Context) {
 	w.others(func(name string, db *sql.DB) {
-		ctx, cancel := context.WithTimeout(ctx, nodePatience/3)
+		o := w.k.final.opened(w.cluster.Name)
+		left := storage.LookFor - time.Since(o.Looked)
+		if o.Node != w.record.Node || left <= 0 {
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, min(left, nodePatience/3))
 		defer cancel()
 		if s, err := mysqlreplica.Identity(ctx, db); err == nil && !s.ReadOnly {
 			err = mysqlreplica.SetReadOnly(ctx, db, true)

@@ -10,6 +10,7 @@ import (
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/mysqlreplica"
 	"github.com/cellog/cellog/schemas/position"
+	"github.com/cellog/cellog/storage"
 )
 
 // Two tailers that promote by themselves lose the same master: their claims
@@ -124,4 +125,40 @@ func TestNominatedNode(t *testing.T) {
 	if n1.Query(t, "SELECT @@global.read_only") != "1" {
 		t.Error("it takes writes still")
 	}
+}
+
+// A keeper that is cut off from Kafka knows an old record only: the node that was
+// opened since goes on taking writes. One that looks makes a stray one read-only.
+func TestKeeperThatSeesNothingDemotesNobody(t *testing.T) {
+	p := newPromotable(t)
+	minion := p.sets[0].Minions[0]
+	minion.Exec(t, "SET GLOBAL read_only = OFF")
+	cut := newFinal(p.cfg, p.env)
+	cut.start()
+	cut.wait(t.Context())
+	cut.stop()
+	k := NewKeeper(p.cfg, p.env, 0)
+	k.final = cut
+	w := watcher{k: k, cluster: &p.cfg.Clusters[0]}
+	defer w.close()
+	readOnly := func() string {
+		t.Helper()
+		if err := w.once(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return minion.Query(t, "SELECT @@global.read_only + 0")
+	}
+	for c := range cut.looked {
+		cut.looked[c] = time.Now().Add(-storage.LookFor - time.Millisecond)
+	}
+	if readOnly() != "0" {
+		t.Error("the node was made read-only by one that has seen nothing for 2 s")
+	}
+	k.final = p.w.final
+	waitFor(t, 20*time.Second, func() error {
+		if readOnly() != "1" {
+			return errors.New("the stray node still takes writes")
+		}
+		return nil
+	})
 }

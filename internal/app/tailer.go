@@ -182,7 +182,7 @@ func (s *servers) writable(ctx context.Context, node string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	var readOnly bool
-	err := s.pools.get(s.cluster.Name, node).QueryRowContext(ctx, "SELECT @@global.read_only").Scan(&readOnly)
+	err := s.pools.get(s.cluster.Name, node).QueryRowContext(ctx, "SELECT "+mysqlconn.ReadOnly).Scan(&readOnly)
 	return !readOnly && err == nil, err
 }
 

@@ -103,7 +103,7 @@ func MySQL(ctx context.Context, n Node) ([]Finding, Server) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var readOnly bool
-	if err := n.DB.QueryRowContext(ctx, "SELECT VERSION(), @@global.read_only").Scan(&s.Version, &readOnly); err != nil {
+	if err := n.DB.QueryRowContext(ctx, "SELECT VERSION(), "+mysqlconn.ReadOnly).Scan(&s.Version, &readOnly); err != nil {
 		if mysqlconn.IsDenied(err) {
 			return []Finding{denied(n.Name, "admin", err)}, s
 		}

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"fmt"
 	"strings"
+
+	"github.com/cellog/cellog/internal/mysqlconn"
 )
 
 // Server says what a server is.
@@ -23,7 +25,7 @@ type Server struct {
 // Identity asks a server what it is.
 func Identity(ctx context.Context, db *sql.DB) (Server, error) {
 	var s Server
-	if err := db.QueryRowContext(ctx, "SELECT VERSION(), @@global.read_only").Scan(&s.Version, &s.ReadOnly); err != nil {
+	if err := db.QueryRowContext(ctx, "SELECT VERSION(), "+mysqlconn.ReadOnly).Scan(&s.Version, &s.ReadOnly); err != nil {
 		return Server{}, fmt.Errorf("mysqlreplica: ask what the server is: %w", err)
 	}
 	s.MariaDB = strings.Contains(s.Version, "MariaDB")

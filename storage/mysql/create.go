@@ -153,7 +153,7 @@ func masterOf(ctx context.Context, c storage.Cluster) (*admin, error) {
 			return nil, fmt.Errorf("storage/mysql: create: cluster %q, node %q: %w", c.Name, n.Name, err)
 		}
 		var readOnly bool
-		err = db.QueryRowContext(ctx, "SELECT @@global.read_only").Scan(&readOnly)
+		err = db.QueryRowContext(ctx, "SELECT "+mysqlconn.ReadOnly).Scan(&readOnly)
 		if err == nil && !readOnly {
 			return &admin{n, db}, nil
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/storage"
 )
 
@@ -145,7 +146,7 @@ func (n *node) mayWrite() string {
 func lookAt(ctx context.Context, n *node) (*look, error) {
 	l := &look{}
 	var version string
-	if err := n.read.QueryRowContext(ctx, "SELECT @@global.read_only, VERSION()").Scan(&l.readOnly, &version); err != nil {
+	if err := n.read.QueryRowContext(ctx, "SELECT "+mysqlconn.ReadOnly+", VERSION()").Scan(&l.readOnly, &version); err != nil {
 		return nil, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err)
 	}
 	l.self = selfName(version)
@@ -239,7 +240,7 @@ func (s *Store) lookFor(ctx context.Context, datastore string, shard cellog.Shar
 					_ = s.look(lctx, n) // out of reach, it has no say
 					return nil
 				}
-				err := n.read.QueryRowContext(lctx, "SELECT @@global.read_only OR NOT (TRUE"+guard+"), epoch, state FROM "+quote(datastore, shard)+".shard_log WHERE id = 1").
+				err := n.read.QueryRowContext(lctx, "SELECT "+mysqlconn.ReadOnly+" OR NOT (TRUE"+guard+"), epoch, state FROM "+quote(datastore, shard)+".shard_log WHERE id = 1").
 					Scan(&readOnly, &sh.Epoch, &sh.State)
 				if err == nil && !readOnly {
 					s.propose(n, sh)

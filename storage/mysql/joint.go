@@ -107,7 +107,7 @@ func insertSections(ctx context.Context, conn *sql.Conn, sections []section) ([]
 		num := strconv.Itoa(i)
 		// No waiting: whoever holds a shard must not hold up the others.
 		sb = append(sb, "SELECT last_added_id, GREATEST(last_created_at, NOW(6)), term INTO @l"+num+", @t"+num+", @s"+num+" FROM "+sec.tx.db+".shard_log"+sec.tx.isOpen()+
-			" AND @@global.read_only = 0"+sec.tx.guard+" FOR UPDATE NOWAIT; UPDATE "+sec.tx.db+".shard_log SET last_added_id = @l"+num+" + "+strconv.Itoa(len(sec.groups))+
+			" AND NOT "+mysqlconn.ReadOnly+sec.tx.guard+" FOR UPDATE NOWAIT; UPDATE "+sec.tx.db+".shard_log SET last_added_id = @l"+num+" + "+strconv.Itoa(len(sec.groups))+
 			", last_created_at = @t"+num+" WHERE id = 1; "...)
 		sb, args = sec.tx.appendInsert(sb, args, num, sec.groups)
 		sb = append(sb, "; "...)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -21,11 +22,48 @@ func ReadEntity(ctx context.Context, db *sql.DB, datastore string, shard cellog.
 	return out, err
 }
 
+// errNotFinal marks a node that does not have what is final of a shard.
+var errNotFinal = errors.New("it does not have what is final")
+
+// readingFinal is reading for what is given as final up to an added_id. A node
+// whose shard is of an older epoch than the final mark is passed over like one that
+// lacks it: it may be an old master that is back, and have other cells under final
+// ids. One that merely lags is passed over too, since nothing tells the two apart,
+// and so is one that has not all up to upTo: what it lacks would look like nothing.
+func (s *Store) readingFinal(ctx context.Context, datastore string, shard cellog.ShardID, upTo cellog.AddedID, from cellog.ReadFrom, f func(ctx context.Context, db querier, name string) error) (cellog.Origin, error) {
+	return s.reading(ctx, datastore, shard, from, func(ctx context.Context, db *sql.DB, name string) error {
+		m, known := s.cfg.Marks.Mark(datastore, shard)
+		if !known {
+			return f(ctx, db, name)
+		}
+		// One snapshot: the node may be rebuilt meanwhile.
+		tx, err := db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelRepeatableRead, ReadOnly: true})
+		if err != nil {
+			return err
+		}
+		defer func() { _ = tx.Rollback() }() // it changes nothing
+		var epoch cellog.Epoch
+		var last cellog.AddedID
+		err = tx.QueryRowContext(ctx, "SELECT epoch, last_added_id FROM "+name+".shard_log WHERE id = 1").Scan(&epoch, &last)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			return fmt.Errorf("%w: its shard_log is empty", errNotFinal)
+		case err != nil:
+			return err
+		case epoch < m.Epoch:
+			return fmt.Errorf("%w: its shard is of epoch %d, final is epoch %d", errNotFinal, epoch, m.Epoch)
+		case last < min(upTo, m.Last):
+			return fmt.Errorf("%w: its shard ends at added_id %d, final is up to %d", errNotFinal, last, m.Last)
+		}
+		return f(ctx, tx, name)
+	})
+}
+
 // Log returns a shard's cells with after < added_id <= upTo in order, Body in
 // stored form, of one column unless it is empty. more says that the page ended
 // before upTo.
 func (s *Store) Log(ctx context.Context, datastore string, shard cellog.ShardID, after, upTo cellog.AddedID, column string, limit int, from cellog.ReadFrom) (out []cellog.Cell, more bool, o cellog.Origin, err error) {
-	o, err = s.reading(ctx, datastore, shard, from, func(ctx context.Context, db *sql.DB, name string) error {
+	o, err = s.readingFinal(ctx, datastore, shard, upTo, from, func(ctx context.Context, db querier, name string) error {
 		q := "SELECT " + cellFields + " FROM " + name + ".entity WHERE added_id > ? AND added_id <= ?"
 		args := []any{int64(after), int64(upTo)}
 		if column != "" {
@@ -50,7 +88,7 @@ func (s *Store) Last(ctx context.Context, datastore string, shard cellog.ShardID
 // Before returns the highest added_id whose cell was created before a time,
 // or zero. Both are dense and never fall, so it is a binary search.
 func (s *Store) Before(ctx context.Context, datastore string, shard cellog.ShardID, at time.Time, from cellog.ReadFrom) (id cellog.AddedID, err error) {
-	_, err = s.reading(ctx, datastore, shard, from, func(ctx context.Context, db *sql.DB, name string) error {
+	_, err = s.readingFinal(ctx, datastore, shard, 0, from, func(ctx context.Context, db querier, name string) error {
 		var hi cellog.AddedID
 		if err := db.QueryRowContext(ctx, "SELECT COALESCE(MAX(added_id), 0) FROM "+name+".entity").Scan(&hi); err != nil {
 			return err
@@ -124,7 +162,7 @@ func (s *Store) countUpTo(ctx context.Context, datastore string, shard cellog.Sh
 		a = anchor{}
 	}
 	var n cellog.Sequence
-	_, err := s.reading(ctx, datastore, shard, from, func(ctx context.Context, db *sql.DB, name string) error {
+	_, err := s.readingFinal(ctx, datastore, shard, upTo, from, func(ctx context.Context, db querier, name string) error {
 		hint := "" // a short way: along the primary key
 		if upTo-a.id > 10_000 {
 			hint = " FORCE INDEX (cell)" // a long one: the index has all that is needed, without bodies

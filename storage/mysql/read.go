@@ -46,9 +46,10 @@ func scanCell(rows *sql.Rows, more ...any) (cellog.Cell, error) {
 	return c, nil
 }
 
-// querier is a pool or one connection.
+// querier is a pool, one connection or a transaction.
 type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
 // cells runs a query of cellFields whose LIMIT is limit+1. It stops after limit
@@ -131,7 +132,7 @@ func (s *Store) reading(ctx context.Context, datastore string, shard cellog.Shar
 			continue
 		}
 		n.breaker.Success()
-		if mysqlconn.IsMissing(err) {
+		if mysqlconn.IsMissing(err) || errors.Is(err, errNotFinal) {
 			errs = append(errs, fmt.Errorf("node %s/%s: %w", n.cluster, n.Name, err))
 			continue
 		}

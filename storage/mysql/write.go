@@ -291,7 +291,7 @@ func (t *tx) takeNumbers(n int) string {
 	}
 	return start + "SET @l = NULL; UPDATE " + t.db + ".shard_log SET last_added_id = last_added_id + " + num +
 		", last_created_at = GREATEST(last_created_at, NOW(6))" + where +
-		"; SELECT last_added_id - " + num + ", last_created_at, term INTO @l, @t, @s FROM " + t.db + ".shard_log" + where + " AND @@global.read_only = 0" + t.guard + "; " + terms
+		"; SELECT last_added_id - " + num + ", last_created_at, term INTO @l, @t, @s FROM " + t.db + ".shard_log" + where + " AND NOT " + mysqlconn.ReadOnly + t.guard + "; " + terms
 }
 
 // insert sends one packet: first, the rows, the commit. One that fails ends it
