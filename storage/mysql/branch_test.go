@@ -21,18 +21,22 @@ func TestDeadBranchIsNotGivenAsFinal(t *testing.T) {
 	marks := &testMarks{changed: make(chan struct{})}
 	st := newOpenStore(t, 1, func(c *Config) { c.Marks = marks }, c.Master, c.Minions[0])
 	ctx, old := t.Context(), c.Minions[0]
+	var first cellog.Key // of the last write
 	write := func() {
 		t.Helper()
 		var puts []cellog.Put
 		for range 3 {
 			puts = append(puts, cellog.Put{Key: cellog.Key{Row: uuid.New(), Column: "BASE", Ref: 1}, Body: mustBody(t, `1`)})
 		}
+		first = puts[0].Key
 		_, errs := st.Write(ctx, st.ds, 0, puts)
 		if err := errors.Join(errs...); err != nil {
 			t.Fatal(err)
 		}
 	}
 	write()
+	dead := first
+	dead.Column = "DEAD"
 	c.Sync(t)
 	marks.set(storage.Mark{Epoch: 1, First: 1, Last: 3})
 	if _, _, o, err := st.Log(ctx, st.ds, 0, 0, 3, "", 9, cellog.Minion); err != nil || o.From != cellog.Minion {
@@ -71,6 +75,9 @@ func TestDeadBranchIsNotGivenAsFinal(t *testing.T) {
 		if id, err := st.Before(ctx, st.ds, 0, time.Now().Add(time.Hour), from); !errors.Is(err, storage.ErrUnavailable) {
 			t.Errorf("before without a master, %v: %d %v", from, id, err)
 		}
+	}
+	if state, err := st.State(ctx, st.ds, dead); !errors.Is(err, storage.ErrUnavailable) {
+		t.Errorf("the state of a dead branch's cell: %+v %v", state, err)
 	}
 }
 

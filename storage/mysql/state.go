@@ -28,7 +28,7 @@ func (s *Store) State(ctx context.Context, datastore string, key cellog.Key) (ce
 	var cell cellog.Cell
 	var shardErr error
 	g.Go(func() error {
-		cell, _, shardErr = s.Version(ctx, datastore, key, cellog.Master)
+		cell, shardErr = s.inShard(ctx, datastore, key)
 		return nil
 	})
 	buffers := make([]bufferSays, len(s.clusters))
@@ -68,6 +68,28 @@ func (s *Store) State(ctx context.Context, datastore string, key cellog.Key) (ce
 		return cellog.CellState{}, fmt.Errorf("%w (%w)", storage.ErrUnavailable, unasked)
 	}
 	return st, nil
+}
+
+// inShard returns a cell as one that may be called final: of no dead branch.
+func (s *Store) inShard(ctx context.Context, datastore string, key cellog.Key) (cellog.Cell, error) {
+	n, err := s.Shards(datastore)
+	if err != nil {
+		return cellog.Cell{}, err
+	}
+	shard := cellog.ShardOf(key.Row, n)
+	var found []cellog.Cell
+	_, err = s.readingFinal(ctx, datastore, shard, 0, cellog.Master, func(ctx context.Context, db querier, name string) (err error) {
+		found, _, err = cells(ctx, db, datastore, shard, 1, "SELECT "+cellFields+" FROM "+name+".entity WHERE row_key = ? AND column_name = ? AND ref_key = ? LIMIT 2",
+			key.Row[:], key.Column, int64(key.Ref))
+		return err
+	})
+	if err == nil && len(found) == 0 {
+		err = storage.ErrNotFound
+	}
+	if err != nil {
+		return cellog.Cell{}, err
+	}
+	return found[0], nil
 }
 
 // bufferSays is what a cluster's servers know of a key besides its shard.
