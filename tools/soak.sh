@@ -13,8 +13,8 @@ commit=$(git rev-parse --short HEAD)
 git diff --quiet HEAD -- . ":!$ledger" || commit+=-dirty
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-suites='Kill|Frozen|Thaw|Random|Crash|Order|Shared|FunctionOfTheCells|ArriveOnce'
-packages='./cdc ./internal/devbroker ./indexer/table ./triggers ./storage/mysql ./tests/...'
+suites='Kill|FinishesMoves|MoveAndPromotions|Frozen|Thaw|Random|Crash|Order|Shared|FunctionOfTheCells|ArriveOnce'
+packages='./cdc ./internal/app ./internal/devbroker ./indexer/table ./triggers ./storage/mysql ./tests/...'
 
 round() { # flavour broker
   local began=$SECONDS rc=0
