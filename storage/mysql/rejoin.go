@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -76,12 +77,16 @@ func commonPrefix(ctx context.Context, a, b *sql.DB, datastore string, shard cel
 	return low, nil
 }
 
+// hash is what SHA2(b, 256) is.
+func hash(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
+
 // carried are the tables that Carry copies: what is in them of a cell, and what
-// tells one of them from another.
+// tells one of them from another. Two bodies of one key are two copies: the
+// drainer rejects the one that loses.
 var carried = []struct{ table, fields, key string }{
-	{"buffered_cells", "cluster, datastore, shard, row_key, column_name, ref_key, body, traceparent, buffered_at", "cluster, datastore, shard, row_key, column_name, ref_key"},
+	{"buffered_cells", "cluster, datastore, shard, row_key, column_name, ref_key, body, traceparent, buffered_at", "cluster, datastore, shard, row_key, column_name, ref_key, body"},
 	{"numbered_copies", "cluster, datastore, shard, epoch, last_id, tag, first_id, term, cells, buffered_at", "cluster, datastore, shard, epoch, last_id, tag"},
-	{"rejected_cells", "datastore, shard, row_key, column_name, ref_key, body, reason, winner_epoch, winner_added_id, winner_body, rejected_at", "datastore, row_key, column_name, ref_key, reason, rejected_at"},
+	{"rejected_cells", "datastore, shard, row_key, column_name, ref_key, body, reason, winner_epoch, winner_added_id, winner_body, rejected_at", "datastore, row_key, column_name, ref_key, body, reason, rejected_at"},
 }
 
 // Carry copies what a node holds of other clusters' cells, copies and rejected
@@ -106,6 +111,9 @@ func Carry(ctx context.Context, node, master *sql.DB) (copies, rejected int, err
 func carry(ctx context.Context, node, master *sql.DB, table string, fields, key []string) (n int, err error) {
 	var same []string
 	for _, k := range key {
+		if k == "body" {
+			k = "SHA2(body, 256)"
+		}
 		same = append(same, k+" <=> ?")
 	}
 	insert := "INSERT INTO cellog_buffer." + table + " (" + strings.Join(fields, ", ") + ") SELECT ?" + strings.Repeat(", ?", len(fields)-1) +
@@ -117,7 +125,11 @@ func carry(ctx context.Context, node, master *sql.DB, table string, fields, key 
 			for _, vals := range page {
 				args := append([]any(nil), vals...)
 				for _, k := range key {
-					args = append(args, vals[slices.Index(fields, k)])
+					v := vals[slices.Index(fields, k)]
+					if b, ok := v.([]byte); ok && k == "body" {
+						v = hash(b)
+					}
+					args = append(args, v)
 				}
 				res, err := tx.ExecContext(ctx, insert, args...)
 				if err != nil {
