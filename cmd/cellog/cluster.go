@@ -84,7 +84,8 @@ func newClusterRejoin() *cobra.Command {
 		Use:   "rejoin CLUSTER NODE",
 		Short: "Let a node follow its cluster's master again, rebuilt if need be",
 		Long: `Let a node, such as an old master that is back, follow its cluster's master again. One that has nothing of its own is
-only re-pointed. Any other is rebuilt: what it holds of other clusters' cells is carried over first, and its errant cells,
+only re-pointed. One that has transactions which its master has not, or whose replication fails for that reason, or that
+has no data, is rebuilt: what it holds of other clusters' cells is carried over first, and its errant cells,
 which its master has not, are listed. No client was told that those are stored; say what is to become of them.
 
 All that cellog keeps on the node is dropped and copied anew, over SQL. For hundreds of gigabytes copy the files instead
@@ -129,6 +130,7 @@ Exit codes: 0 it follows, 3 there are errant cells and --errant was not given (n
 		},
 	}
 	cmd.Flags().StringVar(&req.Errant, "errant", "", "what to do with cells that only this node has: put (again, as a client would) or drop")
+	cmd.Flags().BoolVar(&req.Rebuild, "rebuild", false, "rebuild a node that does not follow, though nothing proves that it differs from its master")
 	t.fileFlags(cmd)
 	formatFlag(cmd, &format)
 	return cmd

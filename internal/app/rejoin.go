@@ -10,6 +10,7 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/internal/failpoint"
 	"github.com/cellog/cellog/internal/mysqlaccounts"
 	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/internal/mysqlreplica"
@@ -40,6 +41,9 @@ type Rejoin struct {
 	Cluster, Node string
 	// Errant is one of the constants above.
 	Errant string
+	// Rebuild is the operator's word that a node which cannot follow is to be
+	// rebuilt, whatever the reason.
+	Rebuild bool
 	// Progress is told what is being done; nil: nobody listens.
 	Progress func(step string)
 }
@@ -74,9 +78,10 @@ type ErrantCell struct {
 }
 
 // RejoinNode makes a node follow its cluster's master again. One that has
-// nothing of its own is only re-pointed; any other is rebuilt, after what it
-// holds of other clusters' cells was carried over and its errant cells were
-// listed, put again or let go. It may be repeated.
+// nothing of its own is only re-pointed; one that has diverged, or is empty, is
+// rebuilt, after what it holds of other clusters' cells was carried over and its
+// errant cells were listed, put again or let go. One that cannot follow for any
+// other reason is left as it is. It may be repeated.
 func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (out Rejoined, err error) {
 	start := time.Now()
 	defer func() { out.Seconds = time.Since(start).Seconds() }()
@@ -129,10 +134,16 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 	if has, err := p.isNode(ctx, node); err != nil {
 		return out, err
 	} else if has {
-		if err := p.rePoint(ctx, req.Node, node, master, src); err == nil {
+		err := p.rePoint(ctx, req.Node, node, master, src)
+		if err == nil {
 			say("it has nothing of its own: it follows %s", record.Node)
 			return out, nil
 		}
+		// A busy master, a password or a firewall is no reason to drop what it has.
+		if !req.Rebuild && !errors.Is(err, mysqlreplica.ErrDiverged) {
+			return out, fmt.Errorf("node %s does not follow %s (yet), and nothing proves that it differs, so it was not rebuilt: mend the cause and repeat, or have it rebuilt all the same (--rebuild): %w", req.Node, record.Node, err)
+		}
+		say("it cannot follow as it is")
 		if err := mysqlreplica.Stop(ctx, node); err != nil {
 			return out, err
 		}
@@ -148,7 +159,6 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 		}
 	}
 	say("rebuilding it from %s", record.Node)
-	out.Rebuilt = true
 	from, err := adminConn(p.cluster, record.Node)
 	if err != nil {
 		return out, err
@@ -157,11 +167,36 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 	if err != nil {
 		return out, err
 	}
-	if err := mysqlreplica.Rebuild(ctx, mysqlreplica.RebuildConfig{From: from, To: to, Source: src,
+	confirm := func(ctx context.Context) error {
+		failpoint.Hit("rejoin/rebuild")
+		if err := p.stands(ctx, *record, node); err != nil {
+			return err
+		}
+		out.Rebuilt = true
+		return nil
+	}
+	if err := mysqlreplica.Rebuild(ctx, mysqlreplica.RebuildConfig{From: from, To: to, Source: src, Confirm: confirm,
 		Progress: func(pr mysqlreplica.Progress) { out.Rows = pr.Rows }}); err != nil {
 		return out, err
 	}
 	return out, p.grant(ctx, to)
+}
+
+// stands says that Kafka still has the record, and that a node is not the one
+// that it names.
+func (p *promotion) stands(ctx context.Context, was position.Cluster, node *sql.DB) error {
+	now, err := openedOf(ctx, p.cfg, p.env, p.req.Cluster)
+	if err != nil {
+		return fmt.Errorf("is %s still the master? %w", was.Node, err)
+	}
+	if now == nil || now.State != position.Open || now.Term != was.Term || now.Node != was.Node || now.ServerUUID != was.ServerUUID {
+		return fmt.Errorf("cluster %s is promoted meanwhile, so nothing was dropped: repeat it", p.req.Cluster)
+	}
+	s, err := mysqlreplica.Identity(ctx, node)
+	if err == nil && s.ID == now.ServerUUID {
+		err = fmt.Errorf("it is the server %s, which is the master of cluster %s in term %d", s.ID, p.req.Cluster, now.Term)
+	}
+	return err
 }
 
 // lockRejoin lets one rejoin of a node go on at a time. The lock is a session's of

@@ -28,6 +28,9 @@ type RebuildConfig struct {
 	Source Source
 	// Parallel is how many databases are copied at the same time. 0 means 4.
 	Parallel int
+	// Confirm, if set, is asked right before the first thing of To is dropped.
+	// Its error ends the Rebuild, and nothing was changed.
+	Confirm func(context.Context) error
 	// Progress, if set, is told after each batch, one call at a time.
 	Progress func(Progress)
 }
@@ -112,6 +115,11 @@ func (r *rebuild) run(ctx context.Context) error {
 		return err
 	}
 	defer snap.close()
+	if r.cfg.Confirm != nil {
+		if err := r.cfg.Confirm(ctx); err != nil {
+			return err
+		}
+	}
 	if err := r.clear(ctx); err != nil {
 		return err
 	}
