@@ -18,20 +18,6 @@ import (
 	"github.com/cellog/cellog/storage/mysql"
 )
 
-// maxErrant bounds the errant cells of one shard that a rejoin lists.
-const maxErrant = 10000
-
-// What to do with errant cells.
-const (
-	ErrantKeep = ""     // list them, and change nothing
-	ErrantPut  = "put"  // put them again, as a client would
-	ErrantDrop = "drop" // let them go
-)
-
-// ErrErrant is returned by RejoinNode when a node has cells that are nowhere
-// else, and it was not said what to do with them.
-var ErrErrant = errors.New("the node has cells that its master has not")
-
 // ErrRejoining is returned by RejoinNode while another one brings the same node
 // back.
 var ErrRejoining = errors.New("another rejoin of the node goes on")
@@ -53,11 +39,14 @@ type Rejoined struct {
 	Cluster string `json:"cluster"`
 	Node    string `json:"node"`
 	Master  string `json:"master"`
-	// Errant are the cells that only this node had; Put are those that went in
-	// again, Conflicts those under whose key another body stands.
-	Errant    []ErrantCell `json:"errant"`
-	Put       int          `json:"put"`
-	Conflicts int          `json:"conflicts"`
+	// Errant are the first of the cells that only this node had, ErrantTotal is how
+	// many there were. Of those that were put again, Put went in; Conflicts, under
+	// whose key another body stands, and Refused are rejected cells of the master now.
+	Errant      []ErrantCell `json:"errant"`
+	ErrantTotal int          `json:"errant_total"`
+	Put         int          `json:"put"`
+	Conflicts   int          `json:"conflicts"`
+	Refused     int          `json:"refused"`
 	// Copies and Rejected are what it held of other clusters' cells, and its
 	// master has now.
 	Copies   int `json:"copies"`
@@ -66,15 +55,6 @@ type Rejoined struct {
 	Rebuilt bool    `json:"rebuilt"`
 	Rows    int64   `json:"rows"`
 	Seconds float64 `json:"seconds"`
-}
-
-// ErrantCell names a cell that only a rejoining node has.
-type ErrantCell struct {
-	Datastore string         `json:"datastore"`
-	Shard     cellog.ShardID `json:"shard"`
-	AddedID   cellog.AddedID `json:"added_id"`
-	Epoch     cellog.Epoch   `json:"epoch"`
-	Key       string         `json:"key"`
 }
 
 // RejoinNode makes a node follow its cluster's master again. One that has
@@ -154,8 +134,8 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 		if err := p.errant(ctx, node, master, req.Errant, &out); err != nil {
 			return out, err
 		}
-		if len(out.Errant) > 0 {
-			say("%d errant cells, %d put again, %d conflicts", len(out.Errant), out.Put, out.Conflicts)
+		if out.ErrantTotal > 0 {
+			say("%d errant cells, %d put again, %d conflicts, %d refused", out.ErrantTotal, out.Put, out.Conflicts, out.Refused)
 		}
 	}
 	say("rebuilding it from %s", record.Node)
@@ -269,62 +249,4 @@ func (p *promotion) isNode(ctx context.Context, db *sql.DB) (bool, error) {
 		return false, fmt.Errorf("the server says that it belongs to cluster %q (cellog_meta.cluster)", name)
 	}
 	return true, nil
-}
-
-// errant finds the cells that only the node has, and does with them what was
-// said.
-func (p *promotion) errant(ctx context.Context, node, master *sql.DB, what string, out *Rejoined) error {
-	heads, err := mysql.Heads(ctx, node)
-	if err != nil {
-		return err
-	}
-	all := map[mysql.ShardHead][]cellog.Cell{}
-	for _, h := range heads {
-		cells, err := mysql.Errant(ctx, node, master, h.Datastore, h.Shard, maxErrant)
-		if err != nil {
-			return fmt.Errorf("shard %s: %w", cellog.DatabaseName(h.Datastore, h.Shard), err)
-		}
-		for _, c := range cells {
-			out.Errant = append(out.Errant, ErrantCell{h.Datastore, h.Shard, c.AddedID, c.Epoch, c.Key.String()})
-		}
-		if len(cells) > 0 {
-			all[h] = cells
-		}
-	}
-	switch {
-	case len(all) == 0 || what == ErrantDrop:
-		return nil
-	case what != ErrantPut:
-		return fmt.Errorf("%w: %d of them: say whether to put them again (--errant put) or to let them go (--errant drop)", ErrErrant, len(out.Errant))
-	}
-	st, err := mysql.New(mysql.Config{Clusters: Clusters(p.cfg, workerAccount), Logger: p.env.log()})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = st.Stop(context.WithoutCancel(ctx)) }() // it has answered
-	if err := st.Start(ctx); err != nil {
-		return err
-	}
-	for h, cells := range all {
-		for len(cells) > 0 {
-			some := cells[:min(len(cells), 100)]
-			cells = cells[len(some):]
-			puts := make([]cellog.Put, len(some))
-			for i, c := range some {
-				puts[i] = cellog.Put{Key: c.Key, Body: c.Body, TraceParent: c.TraceParent}
-			}
-			stored, errs := st.Write(ctx, h.Datastore, h.Shard, puts)
-			for i := range puts {
-				if errs[i] != nil {
-					return fmt.Errorf("put cell %s again: %w", puts[i].Key, errs[i])
-				}
-				if stored[i].Outcome == cellog.Conflict {
-					out.Conflicts++
-				} else {
-					out.Put++
-				}
-			}
-		}
-	}
-	return nil
 }
