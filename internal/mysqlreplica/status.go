@@ -74,6 +74,12 @@ func Status(ctx context.Context, db *sql.DB) (State, error) {
 	return st, err
 }
 
+// Follows says that the server applies what it gets, and gets it, or goes on
+// trying to. One whose threads were stopped does not, with an error or without.
+func (s State) Follows() bool {
+	return s.Configured && s.Applying && (s.Receiving || !s.receiverGone)
+}
+
 // Diverged says that a thread's error proves that the server differs from its
 // source, or that the source has no more what it lacks.
 func (s State) Diverged() bool {
