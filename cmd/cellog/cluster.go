@@ -84,8 +84,11 @@ func newClusterRejoin() *cobra.Command {
 		Use:   "rejoin CLUSTER NODE",
 		Short: "Let a node follow its cluster's master again, rebuilt if need be",
 		Long: `Let a node, such as an old master that is back, follow its cluster's master again. One that has nothing of its own is
-only re-pointed. Any other is rebuilt: what it holds of other clusters' cells is carried over first, and its errant cells,
-which its master has not, are listed. No client was told that those are stored; say what is to become of them.
+only re-pointed. One that has transactions which its master has not, or whose replication fails for that reason, or that
+has no data, is rebuilt: what it holds of other clusters' cells is carried over first, and its errant cells,
+which its master has not, are listed; say what is to become of them. With ack copy or final no client was told that those
+are stored. With ack primary one may have been: put them again. One under whose key another body stands is then a rejected
+cell (cellog buffer rejects).
 
 All that cellog keeps on the node is dropped and copied anew, over SQL. For hundreds of gigabytes copy the files instead
 (MySQL's clone plugin, mariadb-backup), then run this again.
@@ -113,7 +116,7 @@ Exit codes: 0 it follows, 3 there are errant cells and --errant was not given (n
 			if format == "json" {
 				err = errors.Join(err, json.NewEncoder(cmd.OutOrStdout()).Encode(out))
 			} else {
-				printErrant(cmd, out.Errant)
+				printErrant(cmd, out)
 			}
 			if errors.Is(err, app.ErrErrant) {
 				return exitError{exitDifferences, err}
@@ -129,21 +132,29 @@ Exit codes: 0 it follows, 3 there are errant cells and --errant was not given (n
 		},
 	}
 	cmd.Flags().StringVar(&req.Errant, "errant", "", "what to do with cells that only this node has: put (again, as a client would) or drop")
+	cmd.Flags().BoolVar(&req.Rebuild, "rebuild", false, "rebuild a node that does not follow, though nothing proves that it differs from its master")
 	t.fileFlags(cmd)
 	formatFlag(cmd, &format)
 	return cmd
 }
 
-func printErrant(cmd *cobra.Command, cells []app.ErrantCell) {
-	if len(cells) == 0 {
+func printErrant(cmd *cobra.Command, out app.Rejoined) {
+	if len(out.Errant) == 0 {
 		return
 	}
 	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "DATASTORE\tSHARD\tADDED_ID\tEPOCH\tCELL")
-	for _, c := range cells {
-		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\n", c.Datastore, c.Shard, c.AddedID, c.Epoch, c.Key)
+	fmt.Fprintln(w, "DATASTORE\tSHARD\tADDED_ID\tEPOCH\tMASTER HAS\tCELL")
+	for _, c := range out.Errant {
+		has := "nothing"
+		if c.Conflict {
+			has = "another body"
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\t%s\n", c.Datastore, c.Shard, c.AddedID, c.Epoch, has, c.Key)
 	}
 	_ = w.Flush() // standard output; nothing to do about it
+	if n := len(out.Errant); n < out.ErrantTotal {
+		fmt.Fprintf(cmd.OutOrStdout(), "These are the first %d of %d.\n", n, out.ErrantTotal)
+	}
 }
 
 func newClusterList() *cobra.Command {

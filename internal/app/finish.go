@@ -41,16 +41,26 @@ func (p *promotion) follow(ctx context.Context, candidate *sql.DB) {
 	slices.Sort(p.out.Following)
 }
 
+// rePointPatience bounds how long a node is given to follow. Only a test changes
+// it.
+var rePointPatience = 15 * time.Second
+
+// rePoint makes a node follow the candidate as it is. ErrDiverged says that it
+// never can.
 func (p *promotion) rePoint(ctx context.Context, name string, db, candidate *sql.DB, src mysqlreplica.Source) error {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, rePointPatience)
 	defer cancel()
 	// What it has and the candidate has not would make it differ for ever.
 	gtids, err := mysqlreplica.GTIDs(ctx, db)
 	if err != nil {
 		return err
 	}
-	if has, err := mysqlreplica.Has(ctx, candidate, gtids); err != nil || !has {
-		return errors.Join(err, fmt.Errorf("it has transactions that %s has not: rejoin it (`cellog cluster rejoin %s %s`)", p.out.Node, p.req.Cluster, name))
+	has, err := mysqlreplica.Has(ctx, candidate, gtids)
+	if err != nil {
+		return err
+	}
+	if !has {
+		return fmt.Errorf("%w: it has transactions that %s has not: rejoin it (`cellog cluster rejoin %s %s`)", mysqlreplica.ErrDiverged, p.out.Node, p.req.Cluster, name)
 	}
 	if err := mysqlreplica.SetReadOnly(ctx, db, true); err != nil {
 		return err

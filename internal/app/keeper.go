@@ -25,8 +25,6 @@ const (
 	// finishPatience is how long a promotion is given to finish by itself once
 	// its open is in Kafka. Two that finish do no harm, but each tells less.
 	finishPatience = 10 * time.Second
-	// rejoinEvery is how often the other nodes are looked at.
-	rejoinEvery = 5 * time.Second
 	// claimPatience is how long a claim may stand before it is taken over: a
 	// promotion that lives may wait for a minion that applies what it received.
 	claimPatience = 20 * time.Second
@@ -146,12 +144,13 @@ type watcher struct {
 	record position.Cluster // as it was seen last
 	since  time.Time        // when it was seen first
 	away   time.Time        // since when its node does not serve; zero: it does
-	looked time.Time        // when the other nodes were looked at last
 	moves  leftMoves
+	nodes  rejoins
 }
 
 func (w *watcher) close() {
 	w.moves.wg.Wait()
+	w.nodes.stop()
 	if w.pub != nil {
 		w.pub.Close()
 	}
@@ -169,8 +168,11 @@ func (k *Keeper) watch(ctx context.Context, c *config.Cluster) {
 		switch {
 		case err == nil:
 			said = ""
-			if time.Since(w.moves.looked) > rejoinEvery {
+			if time.Since(w.moves.looked) > lookAround {
 				w.moves.look(ctx, k, c.Name)
+			}
+			if k.rejoins && w.record.State == position.Open {
+				w.nodes.look(ctx, &w)
 			}
 		case ctx.Err() == nil && err.Error() != said:
 			said = err.Error()
@@ -207,6 +209,7 @@ func (w *watcher) once(ctx context.Context) error {
 	}
 	if c := *record; c.Term != w.record.Term || c.State != w.record.State || c.ClaimMark != w.record.ClaimMark {
 		w.record, w.since, w.away = c, time.Now(), time.Time{}
+		w.nodes.cancel() // what it does is for another master
 	}
 	if w.record.State == position.Claimed {
 		if w.k.grace > 0 && time.Since(w.since) > claimPatience {
@@ -218,10 +221,6 @@ func (w *watcher) once(ctx context.Context) error {
 	err := w.serve(ctx)
 	if err == nil {
 		w.away = time.Time{}
-		if w.k.rejoins && time.Since(w.looked) > rejoinEvery {
-			w.rejoin(ctx)
-			w.looked = time.Now()
-		}
 		return nil
 	}
 	if w.away.IsZero() {
@@ -305,24 +304,6 @@ func (w *watcher) demote(ctx context.Context) {
 	})
 }
 
-// rejoin brings back nodes that answer and do not follow the master.
-func (w *watcher) rejoin(ctx context.Context) {
-	w.others(func(name string, db *sql.DB) {
-		ask, cancel := context.WithTimeout(ctx, nodePatience/2)
-		st, err := mysqlreplica.Status(ask, db)
-		cancel()
-		if err != nil || st.Configured && st.Source == w.cluster.Addr(w.record.Node) && st.ReceiveError == "" && st.ApplyError == "" {
-			return
-		}
-		out, err := RejoinNode(ctx, w.k.cfg, w.k.env, Rejoin{Cluster: w.cluster.Name, Node: name, Errant: ErrantPut})
-		if err != nil {
-			w.k.log.Warn("a node does not follow", "cluster", w.cluster.Name, "node", name, "error", err)
-			return
-		}
-		w.k.log.Warn("a node follows again", "cluster", w.cluster.Name, "node", name, "rebuilt", out.Rebuilt, "errant", len(out.Errant), "put", out.Put, "conflicts", out.Conflicts, "copies", out.Copies, "seconds", out.Seconds)
-	})
-}
-
 // complete is the gate, and what is left of a promotion.
 func (w *watcher) complete(ctx context.Context, db *sql.DB) error {
 	pos, err := w.pub.Positions(ctx)
@@ -395,6 +376,7 @@ func (f *finish) closed(ctx context.Context) (bool, error) {
 }
 
 func (w *watcher) promote(ctx context.Context) error {
+	w.nodes.cancel() // a rebuild from a master that is away leads nowhere
 	out, err := PromoteCluster(ctx, w.k.cfg, w.k.env, Promote{Cluster: w.cluster.Name, Expect: w.record.Term})
 	if err != nil {
 		return fmt.Errorf("promotion: %w", err)

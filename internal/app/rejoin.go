@@ -10,26 +10,13 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/internal/failpoint"
 	"github.com/cellog/cellog/internal/mysqlaccounts"
 	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/internal/mysqlreplica"
 	"github.com/cellog/cellog/schemas/position"
 	"github.com/cellog/cellog/storage/mysql"
 )
-
-// maxErrant bounds the errant cells of one shard that a rejoin lists.
-const maxErrant = 10000
-
-// What to do with errant cells.
-const (
-	ErrantKeep = ""     // list them, and change nothing
-	ErrantPut  = "put"  // put them again, as a client would
-	ErrantDrop = "drop" // let them go
-)
-
-// ErrErrant is returned by RejoinNode when a node has cells that are nowhere
-// else, and it was not said what to do with them.
-var ErrErrant = errors.New("the node has cells that its master has not")
 
 // ErrRejoining is returned by RejoinNode while another one brings the same node
 // back.
@@ -40,6 +27,9 @@ type Rejoin struct {
 	Cluster, Node string
 	// Errant is one of the constants above.
 	Errant string
+	// Rebuild is the operator's word that a node which cannot follow is to be
+	// rebuilt, whatever the reason.
+	Rebuild bool
 	// Progress is told what is being done; nil: nobody listens.
 	Progress func(step string)
 }
@@ -49,11 +39,14 @@ type Rejoined struct {
 	Cluster string `json:"cluster"`
 	Node    string `json:"node"`
 	Master  string `json:"master"`
-	// Errant are the cells that only this node had; Put are those that went in
-	// again, Conflicts those under whose key another body stands.
-	Errant    []ErrantCell `json:"errant"`
-	Put       int          `json:"put"`
-	Conflicts int          `json:"conflicts"`
+	// Errant are the first of the cells that only this node had, ErrantTotal is how
+	// many there were. Of those that were put again, Put went in; Conflicts, under
+	// whose key another body stands, and Refused are rejected cells of the master now.
+	Errant      []ErrantCell `json:"errant"`
+	ErrantTotal int          `json:"errant_total"`
+	Put         int          `json:"put"`
+	Conflicts   int          `json:"conflicts"`
+	Refused     int          `json:"refused"`
 	// Copies and Rejected are what it held of other clusters' cells, and its
 	// master has now.
 	Copies   int `json:"copies"`
@@ -64,19 +57,11 @@ type Rejoined struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// ErrantCell names a cell that only a rejoining node has.
-type ErrantCell struct {
-	Datastore string         `json:"datastore"`
-	Shard     cellog.ShardID `json:"shard"`
-	AddedID   cellog.AddedID `json:"added_id"`
-	Epoch     cellog.Epoch   `json:"epoch"`
-	Key       string         `json:"key"`
-}
-
 // RejoinNode makes a node follow its cluster's master again. One that has
-// nothing of its own is only re-pointed; any other is rebuilt, after what it
-// holds of other clusters' cells was carried over and its errant cells were
-// listed, put again or let go. It may be repeated.
+// nothing of its own is only re-pointed; one that has diverged, or is empty, is
+// rebuilt, after what it holds of other clusters' cells was carried over and its
+// errant cells were listed, put again or let go. One that cannot follow for any
+// other reason is left as it is. It may be repeated.
 func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (out Rejoined, err error) {
 	start := time.Now()
 	defer func() { out.Seconds = time.Since(start).Seconds() }()
@@ -129,10 +114,16 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 	if has, err := p.isNode(ctx, node); err != nil {
 		return out, err
 	} else if has {
-		if err := p.rePoint(ctx, req.Node, node, master, src); err == nil {
+		err := p.rePoint(ctx, req.Node, node, master, src)
+		if err == nil {
 			say("it has nothing of its own: it follows %s", record.Node)
 			return out, nil
 		}
+		// A busy master, a password or a firewall is no reason to drop what it has.
+		if !req.Rebuild && !errors.Is(err, mysqlreplica.ErrDiverged) {
+			return out, fmt.Errorf("node %s does not follow %s (yet), and nothing proves that it differs, so it was not rebuilt: mend the cause and repeat, or have it rebuilt all the same (--rebuild): %w", req.Node, record.Node, err)
+		}
+		say("it cannot follow as it is")
 		if err := mysqlreplica.Stop(ctx, node); err != nil {
 			return out, err
 		}
@@ -143,12 +134,11 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 		if err := p.errant(ctx, node, master, req.Errant, &out); err != nil {
 			return out, err
 		}
-		if len(out.Errant) > 0 {
-			say("%d errant cells, %d put again, %d conflicts", len(out.Errant), out.Put, out.Conflicts)
+		if out.ErrantTotal > 0 {
+			say("%d errant cells, %d put again, %d conflicts, %d refused", out.ErrantTotal, out.Put, out.Conflicts, out.Refused)
 		}
 	}
 	say("rebuilding it from %s", record.Node)
-	out.Rebuilt = true
 	from, err := adminConn(p.cluster, record.Node)
 	if err != nil {
 		return out, err
@@ -157,11 +147,36 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 	if err != nil {
 		return out, err
 	}
-	if err := mysqlreplica.Rebuild(ctx, mysqlreplica.RebuildConfig{From: from, To: to, Source: src,
+	confirm := func(ctx context.Context) error {
+		failpoint.Hit("rejoin/rebuild")
+		if err := p.stands(ctx, *record, node); err != nil {
+			return err
+		}
+		out.Rebuilt = true
+		return nil
+	}
+	if err := mysqlreplica.Rebuild(ctx, mysqlreplica.RebuildConfig{From: from, To: to, Source: src, Confirm: confirm,
 		Progress: func(pr mysqlreplica.Progress) { out.Rows = pr.Rows }}); err != nil {
 		return out, err
 	}
 	return out, p.grant(ctx, to)
+}
+
+// stands says that Kafka still has the record, and that a node is not the one
+// that it names.
+func (p *promotion) stands(ctx context.Context, was position.Cluster, node *sql.DB) error {
+	now, err := openedOf(ctx, p.cfg, p.env, p.req.Cluster)
+	if err != nil {
+		return fmt.Errorf("is %s still the master? %w", was.Node, err)
+	}
+	if now == nil || now.State != position.Open || now.Term != was.Term || now.Node != was.Node || now.ServerUUID != was.ServerUUID {
+		return fmt.Errorf("cluster %s is promoted meanwhile, so nothing was dropped: repeat it", p.req.Cluster)
+	}
+	s, err := mysqlreplica.Identity(ctx, node)
+	if err == nil && s.ID == now.ServerUUID {
+		err = fmt.Errorf("it is the server %s, which is the master of cluster %s in term %d", s.ID, p.req.Cluster, now.Term)
+	}
+	return err
 }
 
 // lockRejoin lets one rejoin of a node go on at a time. The lock is a session's of
@@ -234,62 +249,4 @@ func (p *promotion) isNode(ctx context.Context, db *sql.DB) (bool, error) {
 		return false, fmt.Errorf("the server says that it belongs to cluster %q (cellog_meta.cluster)", name)
 	}
 	return true, nil
-}
-
-// errant finds the cells that only the node has, and does with them what was
-// said.
-func (p *promotion) errant(ctx context.Context, node, master *sql.DB, what string, out *Rejoined) error {
-	heads, err := mysql.Heads(ctx, node)
-	if err != nil {
-		return err
-	}
-	all := map[mysql.ShardHead][]cellog.Cell{}
-	for _, h := range heads {
-		cells, err := mysql.Errant(ctx, node, master, h.Datastore, h.Shard, maxErrant)
-		if err != nil {
-			return fmt.Errorf("shard %s: %w", cellog.DatabaseName(h.Datastore, h.Shard), err)
-		}
-		for _, c := range cells {
-			out.Errant = append(out.Errant, ErrantCell{h.Datastore, h.Shard, c.AddedID, c.Epoch, c.Key.String()})
-		}
-		if len(cells) > 0 {
-			all[h] = cells
-		}
-	}
-	switch {
-	case len(all) == 0 || what == ErrantDrop:
-		return nil
-	case what != ErrantPut:
-		return fmt.Errorf("%w: %d of them: say whether to put them again (--errant put) or to let them go (--errant drop)", ErrErrant, len(out.Errant))
-	}
-	st, err := mysql.New(mysql.Config{Clusters: Clusters(p.cfg, workerAccount), Logger: p.env.log()})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = st.Stop(context.WithoutCancel(ctx)) }() // it has answered
-	if err := st.Start(ctx); err != nil {
-		return err
-	}
-	for h, cells := range all {
-		for len(cells) > 0 {
-			some := cells[:min(len(cells), 100)]
-			cells = cells[len(some):]
-			puts := make([]cellog.Put, len(some))
-			for i, c := range some {
-				puts[i] = cellog.Put{Key: c.Key, Body: c.Body, TraceParent: c.TraceParent}
-			}
-			stored, errs := st.Write(ctx, h.Datastore, h.Shard, puts)
-			for i := range puts {
-				if errs[i] != nil {
-					return fmt.Errorf("put cell %s again: %w", puts[i].Key, errs[i])
-				}
-				if stored[i].Outcome == cellog.Conflict {
-					out.Conflicts++
-				} else {
-					out.Put++
-				}
-			}
-		}
-	}
-	return nil
 }

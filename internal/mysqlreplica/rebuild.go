@@ -8,6 +8,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -28,6 +29,12 @@ type RebuildConfig struct {
 	Source Source
 	// Parallel is how many databases are copied at the same time. 0 means 4.
 	Parallel int
+	// FollowWithin is how long To is given in the end to connect to its source and
+	// apply; then Rebuild fails, though all is there. 0 means 30 s.
+	FollowWithin time.Duration
+	// Confirm, if set, is asked right before the first thing of To is dropped.
+	// Its error ends the Rebuild, and nothing was changed.
+	Confirm func(context.Context) error
 	// Progress, if set, is told after each batch, one call at a time.
 	Progress func(Progress)
 }
@@ -60,6 +67,9 @@ type Progress struct {
 func Rebuild(ctx context.Context, cfg RebuildConfig) (err error) {
 	if cfg.Parallel == 0 {
 		cfg.Parallel = 4
+	}
+	if cfg.FollowWithin == 0 {
+		cfg.FollowWithin = 30 * time.Second
 	}
 	if cfg.Source.Addr == "" {
 		cfg.Source.Addr = cfg.From.Addr
@@ -112,6 +122,11 @@ func (r *rebuild) run(ctx context.Context) error {
 		return err
 	}
 	defer snap.close()
+	if r.cfg.Confirm != nil {
+		if err := r.cfg.Confirm(ctx); err != nil {
+			return err
+		}
+	}
 	if err := r.clear(ctx); err != nil {
 		return err
 	}
@@ -132,6 +147,9 @@ func (r *rebuild) run(ctx context.Context) error {
 	if err := Follow(ctx, r.to, r.cfg.Source); err != nil {
 		return err
 	}
+	// All is there: one that cannot reach its source is no reason to wait for ever.
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.FollowWithin)
+	defer cancel()
 	return WaitReceivingAndApplying(ctx, r.to)
 }
 

@@ -373,3 +373,13 @@ func BenchmarkRebuild(b *testing.B) {
 		b.Errorf("%s rows, want %d", got, rows)
 	}
 }
+
+// A rebuilt server that cannot connect to its source is not waited for without end.
+func TestRebuildEndsWithoutASource(t *testing.T) {
+	ctx, c := within(t), cluster(t)
+	cfg := rebuildConfig(c.Master, c.Minions[0])
+	cfg.Source.Password, cfg.FollowWithin = "wrong", time.Second
+	if err := mysqlreplica.Rebuild(ctx, cfg); !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil {
+		t.Errorf("%v, want that it gives up", err)
+	}
+}

@@ -200,6 +200,9 @@ func TestADivergedServerDoesNotFollow(t *testing.T) {
 		t.Fatalf("%v, want ErrStopped", err)
 	}
 	t.Log(err)
+	if err = mysqlreplica.WaitReceivingAndApplying(ctx, minion); !errors.Is(err, mysqlreplica.ErrDiverged) {
+		t.Errorf("%v, want ErrDiverged", err)
+	}
 	if strings.Contains(err.Error(), mysqltest.Accounts.Replica.Password) {
 		t.Error("the error shows the password")
 	}

@@ -33,6 +33,8 @@ type State struct {
 
 	// A thread that is not running and not about to connect again.
 	receiverGone bool
+	// The numbers of the errors.
+	receiveCode, applyCode int
 }
 
 // Status asks a server how it follows another one.
@@ -58,6 +60,8 @@ func Status(ctx context.Context, db *sql.DB) (State, error) {
 		ApplyError:   numbered(row, "Last_SQL_Err"),
 		receiverGone: row[replica+"_IO_Running"] == "No",
 	}
+	st.receiveCode, _ = strconv.Atoi(row["Last_IO_Errno"])
+	st.applyCode, _ = strconv.Atoi(row["Last_SQL_Errno"])
 	if n, err := strconv.Atoi(row["Seconds_Behind_"+source]); err == nil {
 		st.Lag, st.LagKnown = time.Duration(n)*time.Second, true
 	}
@@ -68,6 +72,37 @@ func Status(ctx context.Context, db *sql.DB) (State, error) {
 	}
 	st.Applied, err = GTIDs(ctx, db)
 	return st, err
+}
+
+// Follows says that the server applies what it gets, and gets it, or goes on
+// trying to. One whose threads were stopped does not, with an error or without.
+func (s State) Follows() bool {
+	return s.Configured && s.Applying && (s.Receiving || !s.receiverGone)
+}
+
+// Diverged says that a thread's error proves that the server differs from its
+// source, or that the source has no more what it lacks.
+func (s State) Diverged() bool {
+	switch s.applyCode {
+	case 1062, 1032, // a row is there already, or is not
+		1950: // MariaDB: out of the order of GTIDs
+		return true
+	}
+	switch s.receiveCode {
+	case 1236, 13114, // the source cannot go on from there; MySQL's own number for it
+		1945, 1955: // MariaDB: that place is not in its binlog
+		// Neither says anything about what the servers have.
+		return !strings.Contains(s.ReceiveError, "max_allowed_packet") && !strings.Contains(s.ReceiveError, "same server_")
+	}
+	return false
+}
+
+// stopped is the error of a thread that gave up.
+func (s State) stopped() error {
+	if s.Diverged() {
+		return fmt.Errorf("%w: %w: %+v", ErrStopped, ErrDiverged, s)
+	}
+	return fmt.Errorf("%w: %+v", ErrStopped, s)
 }
 
 func numbered(row map[string]string, prefix string) string {

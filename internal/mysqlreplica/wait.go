@@ -90,7 +90,7 @@ func WaitReceivingAndApplying(ctx context.Context, db *sql.DB) error {
 		case st.Receiving && st.Applying:
 			return nil
 		case !st.Applying && st.ApplyError != "", st.receiverGone && st.ReceiveError != "":
-			return fmt.Errorf("%w: %+v", ErrStopped, st)
+			return st.stopped()
 		}
 		select {
 		case <-ctx.Done():

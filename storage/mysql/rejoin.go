@@ -2,6 +2,7 @@ package mysql
 
 import (
 	"context"
+	"crypto/sha256"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -13,33 +14,66 @@ import (
 
 // What a node has that is about to be rebuilt, and its master has not.
 
-// Errant returns the cells that a node has of a shard and its master has not, or
-// with another body, up to limit of them. They were never acknowledged under an
-// ack that asks for copies.
-func Errant(ctx context.Context, node, master *sql.DB, datastore string, shard cellog.ShardID, limit int) ([]cellog.Cell, error) {
-	same, err := commonPrefix(ctx, node, master, datastore, shard)
+// errantPage is how many cells are compared at a time. Only a test changes it.
+var errantPage = 200
+
+// ErrantCell is a cell that a node has and its master has not.
+type ErrantCell struct {
+	cellog.Cell
+	// Conflict says that the master has another body under its key.
+	Conflict bool
+}
+
+// Errant calls fn, page by page in the order of added_id, with the cells that a
+// node has of a shard and its master has not, or with another body. Under an ack
+// that asks for copies they were never acknowledged; under ack primary they may
+// have been.
+func Errant(ctx context.Context, node, master *sql.DB, datastore string, shard cellog.ShardID, fn func([]ErrantCell) error) error {
+	after, err := commonPrefix(ctx, node, master, datastore, shard)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var out []cellog.Cell
-	for after := same; len(out) < limit; {
-		page, err := ReadEntity(ctx, node, datastore, shard, after, 200)
+	for {
+		page, err := ReadEntity(ctx, node, datastore, shard, after, errantPage)
 		if err != nil || len(page) == 0 {
-			return out, err
+			return err
 		}
+		var out []ErrantCell
 		for _, c := range page {
 			after = c.AddedID
 			var standing []byte
 			err := master.QueryRowContext(ctx, "SELECT body FROM "+quote(datastore, shard)+".entity WHERE row_key = ? AND column_name = ? AND ref_key = ?", c.Row[:], c.Column, int64(c.Ref)).Scan(&standing)
-			if err != nil && !errors.Is(err, sql.ErrNoRows) {
-				return nil, err
+			switch {
+			case errors.Is(err, sql.ErrNoRows):
+				out = append(out, ErrantCell{Cell: c})
+			case err != nil:
+				return err
+			case !sameBody(standing, c.Body):
+				out = append(out, ErrantCell{Cell: c, Conflict: true})
 			}
-			if (err != nil || !sameBody(standing, c.Body)) && len(out) < limit {
-				out = append(out, c)
+		}
+		if len(out) > 0 {
+			if err := fn(out); err != nil {
+				return err
 			}
 		}
 	}
-	return out, nil
+}
+
+// Reject records on a cluster's master that a cell was not taken, as the drainer
+// does with a copy, unless that is recorded: reason is conflict, and winner the
+// cell that stands, or the code of the refusal.
+func Reject(ctx context.Context, master *sql.DB, datastore string, shard cellog.ShardID, c cellog.Cell, reason string, winner *cellog.Cell) error {
+	var epoch, id, body any
+	if winner != nil {
+		epoch, id, body = int(winner.Epoch), int64(winner.AddedID), winner.Body
+	}
+	_, err := master.ExecContext(ctx, "INSERT INTO cellog_buffer.rejected_cells (datastore, shard, row_key, column_name, ref_key, body, reason, winner_epoch, winner_added_id, winner_body, rejected_at) "+
+		"SELECT ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NOW(6) FROM DUAL WHERE NOT EXISTS (SELECT 1 FROM cellog_buffer.rejected_cells WHERE datastore = ? AND row_key = ? AND column_name = ? AND ref_key = ? "+
+		"AND SHA2(body, 256) = ? AND reason = ? AND winner_epoch <=> ? AND winner_added_id <=> ?)",
+		datastore, int(shard), c.Row[:], c.Column, int64(c.Ref), c.Body, reason, epoch, id, body,
+		datastore, c.Row[:], c.Column, int64(c.Ref), hash(c.Body), reason, epoch, id)
+	return err
 }
 
 // commonPrefix returns up to which added_id two nodes have the same cells: each
@@ -76,12 +110,16 @@ func commonPrefix(ctx context.Context, a, b *sql.DB, datastore string, shard cel
 	return low, nil
 }
 
+// hash is what SHA2(b, 256) is.
+func hash(b []byte) string { return fmt.Sprintf("%x", sha256.Sum256(b)) }
+
 // carried are the tables that Carry copies: what is in them of a cell, and what
-// tells one of them from another.
+// tells one of them from another. Two bodies of one key are two copies: the
+// drainer rejects the one that loses.
 var carried = []struct{ table, fields, key string }{
-	{"buffered_cells", "cluster, datastore, shard, row_key, column_name, ref_key, body, traceparent, buffered_at", "cluster, datastore, shard, row_key, column_name, ref_key"},
+	{"buffered_cells", "cluster, datastore, shard, row_key, column_name, ref_key, body, traceparent, buffered_at", "cluster, datastore, shard, row_key, column_name, ref_key, body"},
 	{"numbered_copies", "cluster, datastore, shard, epoch, last_id, tag, first_id, term, cells, buffered_at", "cluster, datastore, shard, epoch, last_id, tag"},
-	{"rejected_cells", "datastore, shard, row_key, column_name, ref_key, body, reason, winner_epoch, winner_added_id, winner_body, rejected_at", "datastore, row_key, column_name, ref_key, reason, rejected_at"},
+	{"rejected_cells", "datastore, shard, row_key, column_name, ref_key, body, reason, winner_epoch, winner_added_id, winner_body, rejected_at", "datastore, row_key, column_name, ref_key, body, reason, rejected_at"},
 }
 
 // Carry copies what a node holds of other clusters' cells, copies and rejected
@@ -106,6 +144,9 @@ func Carry(ctx context.Context, node, master *sql.DB) (copies, rejected int, err
 func carry(ctx context.Context, node, master *sql.DB, table string, fields, key []string) (n int, err error) {
 	var same []string
 	for _, k := range key {
+		if k == "body" {
+			k = "SHA2(body, 256)"
+		}
 		same = append(same, k+" <=> ?")
 	}
 	insert := "INSERT INTO cellog_buffer." + table + " (" + strings.Join(fields, ", ") + ") SELECT ?" + strings.Repeat(", ?", len(fields)-1) +
@@ -117,7 +158,11 @@ func carry(ctx context.Context, node, master *sql.DB, table string, fields, key 
 			for _, vals := range page {
 				args := append([]any(nil), vals...)
 				for _, k := range key {
-					args = append(args, vals[slices.Index(fields, k)])
+					v := vals[slices.Index(fields, k)]
+					if b, ok := v.([]byte); ok && k == "body" {
+						v = hash(b)
+					}
+					args = append(args, v)
 				}
 				res, err := tx.ExecContext(ctx, insert, args...)
 				if err != nil {
