@@ -51,7 +51,7 @@ func TestMasterThatDoesNotStop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = conn.Close() }()                                                      // its lock goes with it
+	defer func() { _ = conn.Close() }()                                                       // its lock goes with it
 	if _, err := conn.ExecContext(t.Context(), "LOCK TABLES "+entity0+" WRITE"); err != nil { // SET GLOBAL read_only waits for it
 		t.Fatal(err)
 	}
