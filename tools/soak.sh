@@ -13,7 +13,7 @@ commit=$(git rev-parse --short HEAD)
 git diff --quiet HEAD -- . ":!$ledger" || commit+=-dirty
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-suites='Kill|FinishesMoves|MoveAndPromotions|Frozen|Thaw|Random|Crash|Order|Shared|FunctionOfTheCells|ArriveOnce'
+suites='Kill|FinishesMoves|MoveAndPromotions|TwoMovers|Frozen|Thaw|Random|Crash|Order|Shared|FunctionOfTheCells|ArriveOnce'
 packages='./cdc ./internal/app ./internal/devbroker ./indexer/table ./triggers ./storage/mysql ./tests/...'
 
 round() { # flavour broker

@@ -11,6 +11,10 @@ import (
 
 // A keeper finishes what a mover left, or opens the shard again where it was.
 func TestKeeperFinishesMoves(t *testing.T) {
+	// The keeper, which reads them, ends first.
+	was := [2]time.Duration{finishPatience, lookAround}
+	t.Cleanup(func() { finishPatience, lookAround = was[0], was[1] })
+	finishPatience, lookAround = 2*time.Second, time.Second
 	m := newMoving(t, true)
 	ctx := t.Context()
 	k := NewKeeper(m.cfg, m.env, 0)

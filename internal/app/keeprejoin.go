@@ -8,13 +8,13 @@ import (
 	"github.com/cellog/cellog/internal/mysqlreplica"
 )
 
-const (
-	// lookAround is how often a keeper looks at the other nodes, and at moves.
-	lookAround = 5 * time.Second
-	// rejoinPatience bounds one look at the other nodes, with all that is rebuilt
-	// by it. What takes longer is an operator's to copy, see `cluster rejoin`.
-	rejoinPatience = time.Hour
-)
+// lookAround is how often a keeper looks at the other nodes, and at moves. Only a
+// test changes it.
+var lookAround = 5 * time.Second
+
+// rejoinPatience bounds one look at the other nodes, with all that is rebuilt
+// by it. What takes longer is an operator's to copy, see `cluster rejoin`.
+const rejoinPatience = time.Hour
 
 // rejoins brings back the nodes of a cluster that answer and do not follow its
 // master, beside the keeper's watch, which must go on: a rebuild takes long, and

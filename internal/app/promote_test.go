@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/cdc/publish"
@@ -101,14 +102,19 @@ func TestPromoterKilledAtEachStep(t *testing.T) {
 	}
 	defer c.Close()
 	bodies := map[cellog.Key]string{}
-	put := func(n int) {
+	put := func(n int) { // together, for each may wait for a master that is gone
 		t.Helper()
+		var g errgroup.Group
 		for range n {
 			key, body := cellog.Key{Row: uuid.New(), Column: "BASE", Ref: 1}, fmt.Sprintf(`{"n":%d}`, len(bodies))
-			if _, err := c.Put(ctx, "trips", cellog.Put{Key: key, Body: []byte(body)}); err != nil {
-				t.Fatalf("put: %v", err)
-			}
 			bodies[key] = body
+			g.Go(func() error {
+				_, err := c.Put(ctx, "trips", cellog.Put{Key: key, Body: []byte(body)})
+				return err
+			})
+		}
+		if err := g.Wait(); err != nil {
+			t.Fatalf("put: %v", err)
 		}
 	}
 	pub, err := publish.New(publish.Config{Kafka: kafkaConfig(cfg, env, "test"), Cluster: "c0", Prefix: cfg.Kafka.Prefix})
