@@ -182,7 +182,9 @@ func holdLink(m mode) func(*chaos, time.Duration) error {
 		var l *link
 		err := harness.Poll(c.t, fires, func() error {
 			l = c.r.links[c.rng.IntN(len(c.r.links))]
-			if !l.busy() || l.from == "admin" { // who promotes is gone by now
+			// Who promotes is gone by now, and a minion asks its master for nothing more
+			// once it follows.
+			if _, server := c.r.addrs()[l.from]; !l.busy() || l.from == "admin" || server && m == dropAsks {
 				return errors.New("nothing passes over any link")
 			}
 			return nil
@@ -193,6 +195,17 @@ func holdLink(m mode) func(*chaos, time.Duration) error {
 		c.t.Logf("  %v", l)
 		return c.hold([]*link{l}, m, length)
 	}
+}
+
+// addrs are the servers' addresses, by node.
+func (r *rig) addrs() map[string]string {
+	out := map[string]string{}
+	for _, c := range r.local.Clusters() {
+		for _, n := range c.Nodes {
+			out[n.Name] = n.Addr
+		}
+	}
+	return out
 }
 
 // cutOffMaster lets nothing pass between a master and all others, its minions
