@@ -29,6 +29,7 @@ const (
 //     comes before it there.
 type committer struct {
 	name     string // of the cluster
+	sending  string // the failpoint before a transaction begins
 	session  Session
 	queue    *queue
 	maxCells int
@@ -149,7 +150,7 @@ func (c *committer) gather(ctx context.Context, ch *chunk, in <-chan *chunk) err
 
 func (c *committer) send(ctx context.Context, ch *chunk) error {
 	if c.cells == 0 && len(ch.items) > 0 {
-		failpoint.Hit("tailer/before-send-" + c.name) // no transaction is open
+		failpoint.Hit(c.sending)
 	}
 	for i := range ch.items {
 		it := &ch.items[i]

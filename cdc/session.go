@@ -311,7 +311,7 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 	cluster := *pos.Cluster
 	q := newQueue(t.cfg.MaxQueueBytes)
 	com := &committer{
-		name: t.cfg.Cluster, session: sess, queue: q,
+		name: t.cfg.Cluster, sending: "tailer/before-send-" + t.cfg.Cluster, session: sess, queue: q,
 		maxCells: t.cfg.MaxTransactionCells, maxBytes: t.cfg.MaxTransactionBytes,
 		metrics: t.metrics, stop: t.stopShard, careful: careful, beatDue: t.cfg.BeatEvery,
 		onCommit: t.committed, cluster: cluster, frozen: seq.frozen,

@@ -100,7 +100,7 @@ func nodeDetail(ctx context.Context, c *config.Cluster, node string) (d NodeDeta
 		if d.GTIDs, err = mysqlreplica.GTIDs(ctx, db); err != nil {
 			return err
 		}
-		d.Terms, err = mysql.TermsOf(ctx, db)
+		d.Terms, err = mysql.Terms(ctx, db)
 		return err
 	}()
 	if err != nil {

@@ -36,7 +36,7 @@ type final struct {
 
 	mu       sync.RWMutex // guards what follows
 	clusters map[string]position.Cluster
-	marks    map[string]map[cellog.ShardID]storage.Mark
+	marks    map[string]map[cellog.ShardID]place
 	known    map[string]bool      // by topic: read to its end at least once
 	changed  chan struct{}        // closed when a mark moves
 	looked   map[string]time.Time // by cluster: when its topic was seen to hold no more than is known here
@@ -44,8 +44,14 @@ type final struct {
 	firstLook chan struct{}
 }
 
+// place is how far a shard is final, and which cluster owns it.
+type place struct {
+	storage.Mark
+	owner string
+}
+
 func newFinal(cfg *config.Config, env Env) *final {
-	f := &final{cfg: kafkaConfig(cfg, env, "cellog-worker"), log: env.log(), topics: map[string]string{}, clusters: map[string]position.Cluster{}, marks: map[string]map[cellog.ShardID]storage.Mark{}, known: map[string]bool{}, changed: make(chan struct{}), looked: map[string]time.Time{}, firstLook: make(chan struct{})}
+	f := &final{cfg: kafkaConfig(cfg, env, "cellog-worker"), log: env.log(), topics: map[string]string{}, clusters: map[string]position.Cluster{}, marks: map[string]map[cellog.ShardID]place{}, known: map[string]bool{}, changed: make(chan struct{}), looked: map[string]time.Time{}, firstLook: make(chan struct{})}
 	for _, c := range cfg.Clusters {
 		f.topics[cellog.PositionsTopicName(cfg.Kafka.Prefix, c.Name)] = c.Name
 	}
@@ -75,7 +81,14 @@ func (f *final) Mark(datastore string, shard cellog.ShardID) (storage.Mark, bool
 	if len(f.known) < len(f.topics) {
 		return storage.Mark{}, false
 	}
-	return f.marks[datastore][shard], true
+	return f.marks[datastore][shard].Mark, true
+}
+
+// owner returns the cluster that owns a shard; empty where no topic says so.
+func (f *final) owner(datastore string, shard cellog.ShardID) string {
+	f.mu.RLock()
+	defer f.mu.RUnlock()
+	return f.marks[datastore][shard].owner
 }
 
 // Changed returns a channel that is closed when a mark moves.
@@ -216,14 +229,18 @@ func (f *final) take(topic string, r kafka.Fetched) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.marks[ds] == nil {
-		f.marks[ds] = map[cellog.ShardID]storage.Mark{}
+		f.marks[ds] = map[cellog.ShardID]place{}
 	}
 	// Final is for ever: an older record read again changes nothing.
 	m := f.marks[ds][shard]
-	m.Moves = m.Moves || p.Owner != f.topics[topic]
-	if p.Epoch > m.Epoch || p.Epoch == m.Epoch && p.Last > m.Last {
-		m.Epoch, m.First, m.Last = p.Epoch, p.First, p.Last
+	handed := p.Owner != f.topics[topic]
+	m.Moves = m.Moves || handed
+	switch {
+	case p.Epoch > m.Epoch || p.Epoch == m.Epoch && p.Last > m.Last:
+		m.Epoch, m.First, m.Last, m.owner = p.Epoch, p.First, p.Last, p.Owner
 		defer f.wake()
+	case p.Epoch == m.Epoch && p.Last == m.Last && handed: // the last that is written of the epoch
+		m.owner = p.Owner
 	}
 	f.marks[ds][shard] = m
 	return nil

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/cdc"
+	"github.com/cellog/cellog/cdc/publish"
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/failpoint"
 	"github.com/cellog/cellog/internal/mysqlreplica"
@@ -133,8 +134,11 @@ func allowWrites(ctx context.Context, cfg *config.Config, env Env, cluster, node
 	if err != nil {
 		return err
 	}
-	if now == nil || now.Term != term || now.State != position.Open || now.Node != node {
-		return fmt.Errorf("cluster %s: term %d on node %s is over: %+v", cluster, term, node, now)
+	if now == nil {
+		return fmt.Errorf("cluster %s: %w", cluster, publish.ErrNeverOpened)
+	}
+	if now.Term != term || now.State != position.Open || now.Node != node {
+		return fmt.Errorf("cluster %s: term %d on node %s is over: Kafka has term %d, %s, on node %s", cluster, term, node, now.Term, now.State, now.Node)
 	}
 	return mysqlreplica.SetReadOnly(ctx, db, false)
 }

@@ -167,7 +167,7 @@ func inspectWorker(ctx context.Context, c *config.Cluster, n config.Node, databa
 
 // compare holds what servers say of terms and shards against Kafka.
 func (in *inspection) compare(ctx context.Context) (found []doctor.Finding) {
-	newest, owners, epochs := map[string]doctor.Term{}, map[string]string{}, map[string]cellog.Epoch{}
+	newest, all := map[string]doctor.Term{}, map[string]cdc.Positions{}
 	var clusters []string
 	for _, c := range in.cfg.Clusters {
 		pos, err := in.positions(ctx, c.Name)
@@ -176,11 +176,7 @@ func (in *inspection) compare(ctx context.Context) (found []doctor.Finding) {
 				Why: "its positions could not be read, so terms and owners were not compared", Fix: "start the brokers, or correct kafka.brokers and kafka.prefix"})
 			break // the next one would wait as long
 		}
-		for k, s := range pos.Shards { // the one that owns it says so in a newer epoch
-			if name := cellog.DatabaseName(k.Datastore, k.Shard); s.Epoch >= epochs[name] {
-				owners[name], epochs[name] = s.Owner, s.Epoch
-			}
-		}
+		all[c.Name] = pos
 		clusters = append(clusters, c.Name)
 		var servers []doctor.Server
 		for _, s := range in.servers {
@@ -198,6 +194,13 @@ func (in *inspection) compare(ctx context.Context) (found []doctor.Finding) {
 	for _, s := range in.servers {
 		if told, ok := in.told[s.Node.Name]; ok && len(in.cfg.Clusters) > 1 {
 			found = append(found, doctor.Terms(s, told, newest, clusters, in.tellAgain())...)
+		}
+	}
+	owners := map[string]string{}
+	for _, pos := range all {
+		for k := range pos.Shards {
+			s, _ := publish.Newest(all, k)
+			owners[cellog.DatabaseName(k.Datastore, k.Shard)] = s.Owner
 		}
 	}
 	return append(found, doctor.Shards(in.open, owners)...)

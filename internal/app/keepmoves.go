@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/cellog/cellog/cdc"
-	"github.com/cellog/cellog/cdc/publish"
 	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/storage/mysql"
 )
@@ -68,48 +67,31 @@ func (l *leftMoves) once(ctx context.Context, k *Keeper, cluster string, looked 
 	l.since = since
 }
 
-// heads returns the shards of the cluster's master that are on their way.
+// heads returns the shards of the cluster's master that are on their way. Whose a
+// shard is, is Kafka's word: one that was moved away keeps its state for good, and
+// a copy that never was handed over is its owner's matter.
 func (l *leftMoves) heads(ctx context.Context, k *Keeper, cluster string) (out []mysql.ShardHead, err error) {
-	m := &move{cfg: k.cfg, env: k.env}
-	e, err := m.open(ctx, cluster)
+	record, _ := k.final.cluster(cluster)
+	if record == nil {
+		return nil, nil
+	}
+	db, err := openedNode(ctx, k.cfg, cluster, *record)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		e.pub.Close()
-		err = errors.Join(err, mysqlconn.Close(e.db))
-	}()
-	heads, err := mysql.Heads(ctx, e.db)
+	defer func() { err = errors.Join(err, mysqlconn.Close(db)) }()
+	heads, err := mysql.Heads(ctx, db)
+	if err != nil {
+		return nil, err
+	}
 	for _, h := range heads {
-		if h.Arriving() || h.MovingTo() != "" {
+		// Nothing of it may be published yet: then who has it open has it.
+		owner := k.final.owner(h.Datastore, h.Shard)
+		if h.Arriving() && owner == cluster || h.MovingTo() != "" && (owner == cluster || owner == "") {
 			out = append(out, h)
 		}
 	}
-	if err != nil || len(out) == 0 {
-		return nil, err
-	}
-	all, err := e.pub.Everywhere(ctx)
-	if err != nil {
-		return nil, err
-	}
-	left := out[:0]
-	for _, h := range out {
-		// Whose it is, is Kafka's word: a shard that was moved away keeps its
-		// state, a copy that never was handed over is its owner's matter.
-		if ownerIn(all, cdc.ShardKey{Datastore: h.Datastore, Shard: h.Shard}, h, cluster) {
-			left = append(left, h)
-		}
-	}
-	return left, nil
-}
-
-// ownerIn says whether a cluster owns a shard that it has.
-func ownerIn(all map[string]cdc.Positions, k cdc.ShardKey, h mysql.ShardHead, cluster string) bool {
-	s, in := publish.Newest(all, k)
-	if in == "" { // nothing of it was published yet
-		return h.MovingTo() != ""
-	}
-	return s.Owner == cluster
+	return out, nil
 }
 
 // goOn does what a mover would have done next.

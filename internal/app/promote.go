@@ -375,7 +375,9 @@ func (p *promotion) onlyMasterFences(ctx context.Context, old string) error {
 		return fmt.Errorf("cluster %s is alone, so nothing but its old master %s can say that it takes no more writes, and it does not answer: if it is dead for good, say so (--master-dead)", p.req.Cluster, old)
 	}
 	for _, db := range p.nodes {
-		all, err := mysql.DatastoresOf(ctx, db)
+		ask, cancel := context.WithTimeout(ctx, nodePatience)
+		all, err := mysql.DatastoresOf(ask, db)
+		cancel()
 		if err != nil {
 			continue // another node tells
 		}

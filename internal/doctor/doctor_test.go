@@ -310,7 +310,7 @@ func TestTermsAndOpenedNodes(t *testing.T) {
 		{"its own", "c0", map[string]Term{"c0": open(3, a)}, OK, ""},
 		{"its own, claimed", "c0", map[string]Term{"c0": {Term: 3, Server: a.Name()}}, Warn, "takes no copies"},
 		{"its own, an older one", "c0", map[string]Term{"c0": open(2, a)}, Warn, "takes no copies"},
-		{"its own, another node's", "c0", map[string]Term{"c0": open(3, b)}, Warn, "takes no copies"},
+		{"its own, another node's", "c0", map[string]Term{"c0": open(3, b)}, Bad, "and no puts"},
 	} {
 		f := worstOf(Terms(a, c.told, newest, clusters, "tell"), "the term of cluster "+c.where)
 		if f.Level != c.want || !strings.Contains(f.Why, c.why) || (f.Fix == "") != (c.want == OK) {

@@ -82,11 +82,11 @@ func Terms(s Server, told, newest map[string]Term, clusters []string, fix string
 			f.Why, f.Fix = "a promotion goes on, or was left", "cellog cluster promote "+c
 		case has.Term < want.Term && !own:
 			f.Level, f.Why = Bad, "it may take copies from a master that was deposed, and leave its own with it: what was acknowledged could be lost"
-		case own && (!has.Opened || has.Term < want.Term || has.Server != s.Name()):
-			if has.Server != s.Name() {
-				f.Found += " on server " + has.Server
-				f.Want += " on server " + s.Name()
-			}
+		case own && has.Server != "" && has.Server != s.Name():
+			f.Found += " on server " + has.Server
+			f.Want += " on server " + s.Name()
+			f.Level, f.Why = Bad, "it takes no copies of other clusters' cells, and no puts: it was not opened as the master"
+		case own && (!has.Opened || has.Term < want.Term || has.Server == ""):
 			f.Why = "it takes no copies of other clusters' cells: their puts wait until they are in Kafka"
 		default:
 			f.Level, f.Fix = OK, ""

@@ -27,8 +27,9 @@ type section struct {
 func (s *Store) join(ctx context.Context, n *node, passengers []*passenger) {
 	var sections []section
 	var joined []*passenger
+	guard := n.mayWrite()
 	for _, p := range passengers {
-		t := &tx{s: s, route: p.route, db: quote(p.route.Datastore, p.route.Shard), batch: p.batch, guard: n.mayWrite(), columns: &s.byName[p.route.Cluster].columns}
+		t := &tx{s: s, route: p.route, db: quote(p.route.Datastore, p.route.Shard), batch: p.batch, guard: guard, columns: &s.byName[p.route.Cluster].columns}
 		if groups := p.batch.open(); len(groups) > 0 && len(t.unknown()) == 0 {
 			sections = append(sections, section{p.batch, groups, t})
 			joined = append(joined, p)

@@ -52,12 +52,13 @@ func LoadTerms(ctx context.Context, db *sql.DB, records []TermRecord) error {
 	})
 }
 
-// Terms returns what a server was told.
-func Terms(ctx context.Context, db *sql.DB) (out []TermRecord, err error) {
-	rows, err := db.QueryContext(ctx, "SELECT cluster, term, state, node, server_uuid FROM cellog_meta.terms")
+// Terms returns what a server was told, by cluster.
+func Terms(ctx context.Context, db *sql.DB) ([]TermRecord, error) {
+	rows, err := db.QueryContext(ctx, "SELECT cluster, term, state, node, server_uuid FROM cellog_meta.terms ORDER BY cluster")
 	if err != nil {
 		return nil, err
 	}
+	out := []TermRecord{}
 	err = each(rows, func() error {
 		var r TermRecord
 		err := rows.Scan(&r.Cluster, &r.Term, &r.State, &r.Node, &r.ServerUUID)
@@ -183,22 +184,6 @@ func (h ShardHead) Open() bool { return h.State == stateOpen }
 
 // Closed says that nobody may write to the shard yet: a promotion goes on.
 func (h ShardHead) Closed() bool { return h.State == stateClosed }
-
-// TermsOf returns the terms that a server knows.
-func TermsOf(ctx context.Context, db *sql.DB) ([]TermRecord, error) {
-	rows, err := db.QueryContext(ctx, "SELECT cluster, term, state, node, server_uuid FROM cellog_meta.terms ORDER BY cluster")
-	if err != nil {
-		return nil, err
-	}
-	out := []TermRecord{}
-	err = each(rows, func() error {
-		var r TermRecord
-		err := rows.Scan(&r.Cluster, &r.Term, &r.State, &r.Node, &r.ServerUUID)
-		out = append(out, r)
-		return err
-	})
-	return out, err
-}
 
 // CopiesOf returns how many copies of a cluster's cells a server holds.
 func CopiesOf(ctx context.Context, db *sql.DB, cluster string) (numbered, unnumbered int, err error) {

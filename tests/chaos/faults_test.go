@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cellog/cellog/deploy/local"
+	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/tests/harness"
 )
 
@@ -184,7 +185,7 @@ func holdLink(m mode) func(*chaos, time.Duration) error {
 			l = c.r.links[c.rng.IntN(len(c.r.links))]
 			// Who promotes is gone by now, and a minion asks its master for nothing more
 			// once it follows.
-			if _, server := c.r.addrs()[l.from]; !l.busy() || l.from == "admin" || server && m == dropAsks {
+			if !l.busy() || l.from == "admin" || m == dropAsks && c.r.isNode(l.from) {
 				return errors.New("nothing passes over any link")
 			}
 			return nil
@@ -197,15 +198,11 @@ func holdLink(m mode) func(*chaos, time.Duration) error {
 	}
 }
 
-// addrs are the servers' addresses, by node.
-func (r *rig) addrs() map[string]string {
-	out := map[string]string{}
-	for _, c := range r.local.Clusters() {
-		for _, n := range c.Nodes {
-			out[n.Name] = n.Addr
-		}
-	}
-	return out
+// isNode says whether a name is a server's.
+func (r *rig) isNode(name string) bool {
+	return slices.ContainsFunc(r.config.Clusters, func(c config.Cluster) bool {
+		return slices.ContainsFunc(c.Nodes, func(n config.Node) bool { return n.Name == name })
+	})
 }
 
 // cutOffMaster lets nothing pass between a master and all others, its minions
