@@ -78,7 +78,7 @@ func TestDoctorFindsWhatIsWired(t *testing.T) {
 		{"no leave to hold copies", on(master, "DELETE FROM cellog_meta.terms WHERE cluster = 'c0'"),
 			[]want{{"c0-n0", "the term of cluster c0", doctor.Warn, "not told", "cellog datastore create trips"}}, create},
 		{"another server's leave", on(master, "UPDATE cellog_meta.terms SET server_uuid = 'other' WHERE cluster = 'c0'"),
-			[]want{{"c0-n0", "the term of cluster c0", doctor.Warn, "on server other", "cellog datastore create trips"}}, create},
+			[]want{{"c0-n0", "the term of cluster c0", doctor.Bad, "on server other", "cellog datastore create trips"}}, create},
 		{"a term that Kafka does not know", on(master, "UPDATE cellog_meta.terms SET term = 9 WHERE cluster = 'c1'"),
 			[]want{{"c0-n0", "the term of cluster c1", doctor.Bad, "term 9", "kafka.prefix"}}, func() { master.Exec(t, "UPDATE cellog_meta.terms SET term = 1 WHERE cluster = 'c1'") }},
 		{"a worker that may not number cells", on(master, "REVOKE UPDATE ON trips_0000.shard_log FROM "+worker),
