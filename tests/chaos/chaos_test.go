@@ -71,7 +71,7 @@ func TestChaos(t *testing.T) {
 		deck = deck[1:]
 	}
 	c.l.end()
-	v, findings := c.check(time.Minute)
+	v, findings := c.check(time.Minute, 10*time.Minute)
 	c.report(v, seed, seconds)
 	if v.Duplicates > 0 {
 		c.twice()

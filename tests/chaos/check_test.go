@@ -30,8 +30,8 @@ func (v verified) untrue() int {
 
 // settled polls fn until it returns nil. What it says may change, for streams
 // and minions take a while, longer on a busy machine: it fails once it has said
-// the same for limit, or after ten times that.
-func (c *chaos) settled(limit time.Duration, fn func() error) error {
+// the same for limit, or at last.
+func (c *chaos) settled(limit, last time.Duration, fn func() error) error {
 	began := time.Now()
 	said, since := "", began
 	for {
@@ -43,7 +43,7 @@ func (c *chaos) settled(limit time.Duration, fn func() error) error {
 		if err.Error() != said {
 			said, since = err.Error(), now
 		}
-		if now.Sub(since) > limit || now.Sub(began) > 10*limit {
+		if now.Sub(since) > limit || now.Sub(began) > last {
 			return fmt.Errorf("after %v: %w", now.Sub(began).Round(time.Second), err)
 		}
 		// Each look reads all there is: let them not be what it waits for.
@@ -52,8 +52,8 @@ func (c *chaos) settled(limit time.Duration, fn func() error) error {
 }
 
 // check holds everything that is stored against what was answered, and gives
-// what does not agree, and moves no more for limit, a name.
-func (c *chaos) check(limit time.Duration) (v verified, findings []error) {
+// what does not agree, and moves no more for limit, or at last, a name.
+func (c *chaos) check(limit, last time.Duration) (v verified, findings []error) {
 	c.t.Helper()
 	note := func(err error) {
 		if err != nil {
@@ -61,7 +61,7 @@ func (c *chaos) check(limit time.Duration) (v verified, findings []error) {
 			findings = append(findings, err)
 		}
 	}
-	note(c.settled(limit, func() error {
+	note(c.settled(limit, last, func() error {
 		out, why, code := harness.Try(c.t, "verify", "trips", "--config", c.r.file, "--acks", c.l.file, "--format", "json", "--wait", "5s")
 		var now verified
 		if err := json.Unmarshal([]byte(out), &now); err != nil {
@@ -72,9 +72,9 @@ func (c *chaos) check(limit time.Duration) (v verified, findings []error) {
 		}
 		return nil
 	}))
-	note(c.settled(limit, c.sameEverywhere))
-	note(c.settled(limit, c.boundOnce))
-	note(c.settled(limit, c.seenByTrigger))
+	note(c.settled(limit, last, c.sameEverywhere))
+	note(c.settled(limit, last, c.boundOnce))
+	note(c.settled(limit, last, c.seenByTrigger))
 	return v, findings
 }
 

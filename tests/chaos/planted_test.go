@@ -51,7 +51,7 @@ func writeOn(c *chaos) error {
 		c.t.Fatal(err)
 	}
 	c.l.end()
-	v, findings := c.check(plantedTime)
+	v, findings := c.check(plantedTime, plantedTime)
 	if v.lost()+v.Holes+v.OutOfOrder == 0 {
 		return nil
 	}
@@ -83,7 +83,7 @@ func thawTailer(c *chaos) error {
 		c.t.Fatal(err)
 	}
 	c.l.end()
-	v, findings := c.check(plantedTime)
+	v, findings := c.check(plantedTime, plantedTime)
 	if v.Duplicates == 0 {
 		return nil
 	}
@@ -116,7 +116,7 @@ func earnForTheDeposed(c *chaos) error {
 		c.t.Fatal(err)
 	}
 	c.l.end()
-	v, findings := c.check(plantedTime)
+	v, findings := c.check(plantedTime, plantedTime)
 	if err == nil || v.untrue() == 0 {
 		return nil
 	}
@@ -139,7 +139,7 @@ func promoteTheLagging(c *chaos) error {
 		c.t.Fatal(err)
 	}
 	c.l.end()
-	v, findings := c.check(plantedTime)
+	v, findings := c.check(plantedTime, plantedTime)
 	if v.Acks.Lost == 0 {
 		return nil
 	}
@@ -193,7 +193,7 @@ func promoteBesideTailer(c *chaos) error {
 		c.t.Log(err) // broken is no finding: the checks are to find it
 	}
 	c.l.end()
-	v, findings := c.check(plantedTime)
+	v, findings := c.check(plantedTime, plantedTime)
 	if v.lost()+v.Duplicates == 0 {
 		return nil
 	}
