@@ -116,6 +116,9 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 	} else if has {
 		err := p.rePoint(ctx, req.Node, node, master, src)
 		if err == nil {
+			err = p.applies(ctx, node, master)
+		}
+		if err == nil {
 			say("it has nothing of its own: it follows %s", record.Node)
 			return out, nil
 		}
@@ -160,6 +163,23 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 		return out, err
 	}
 	return out, p.grant(ctx, to)
+}
+
+// applies waits until a node that runs has applied what the master has by now, or
+// for as long as a node is given: one that is only behind follows. Both threads of
+// one that has diverged run too, until the one comes to what the other fetched.
+func (p *promotion) applies(ctx context.Context, node, master *sql.DB) error {
+	gtids, err := mysqlreplica.GTIDs(ctx, master)
+	if err != nil {
+		return err
+	}
+	patience, cancel := context.WithTimeout(ctx, rePointPatience)
+	defer cancel()
+	err = mysqlreplica.WaitForGTIDs(patience, node, gtids)
+	if patience.Err() != nil && !errors.Is(err, mysqlreplica.ErrStopped) {
+		return ctx.Err()
+	}
+	return err
 }
 
 // stands says that Kafka still has the record, and that a node is not the one

@@ -23,7 +23,7 @@ func WaitApplied(ctx context.Context, db *sql.DB) error {
 
 // WaitForGTIDs returns when a minion has applied the transactions that GTIDs
 // of another server named. ErrStopped says that it does not apply any, or has
-// applied all that it got and gave up receiving.
+// applied all that it got and gave up receiving, ErrDiverged that it never will.
 func WaitForGTIDs(ctx context.Context, db *sql.DB, gtids string) error {
 	return waitForGTIDs(ctx, db, gtids, false)
 }
@@ -54,14 +54,14 @@ func waitForGTIDs(ctx context.Context, db *sql.DB, gtids string, received bool) 
 		case err != nil:
 			return fmt.Errorf("mysqlreplica: wait for %s to be applied: %w", gtids, err)
 		case !st.Applying:
-			return fmt.Errorf("%w: %s is not applied: %+v", ErrStopped, gtids, st)
+			return fmt.Errorf("%s is not applied: %w", gtids, st.stopped())
 		case !received && st.receiverGone && st.ReceiveError != "":
 			// What it has may be all that is wanted.
 			if err := WaitApplied(ctx, db); err != nil {
 				return err
 			}
 			if err := db.QueryRowContext(ctx, q).Scan(&late); err != nil || late.Int64 != 0 {
-				return fmt.Errorf("%w: %s is not received: %+v", ErrStopped, gtids, st)
+				return fmt.Errorf("%s is not received: %w", gtids, st.stopped())
 			}
 			return nil
 		}
