@@ -13,13 +13,31 @@ export CELLOG_CHAOS_LEDGER=$PWD/docs/chaos.tsv
 [ -s "$CELLOG_CHAOS_LEDGER" ] || printf 'utc\tcommit\tflavour\tbroker\tseed\tseconds\tfaults\tacknowledged\taccepted\trejected\tlost\tdoubled\treordered\tresult\tfaults by kind (longest time without a success; since tests/chaos: of any cluster, without 201 / without 2xx, and from a promotion to its first event)\n' >"$CELLOG_CHAOS_LEDGER"
 # faults FLAVOUR: how many the ledger has.
 faults() { awk -F'\t' -v f="$1" '$3 == f { n += $7 } END { print n + 0 }' "$CELLOG_CHAOS_LEDGER"; }
+# sum prints the totals, and for each kind of fault the median and the longest of the runs' longest times without a 201,
+# without any 2xx, and from a promotion to its first event in Kafka, and how many puts failed: were answered 429 or 5xx,
+# or by nobody. "nothing" is the control, and not a fault.
 sum() {
   awk -F'\t' '
+    function seconds(of,    x) { x = of; return sub(/ms$/, "", x) ? x / 1000 : x + 0 }
+    function add(what, kind, of) { v[what, kind, ++count[what, kind]] = seconds(of) }
+    function spread(what, kind,    i, j, x, c) {
+      if (!(c = count[what, kind])) return "-"
+      for (i = 2; i <= c; i++) { x = v[what, kind, i]; for (j = i - 1; j && v[what, kind, j] > x; j--) v[what, kind, j + 1] = v[what, kind, j]; v[what, kind, j + 1] = x }
+      return sprintf("%.2f / %.2f", v[what, kind, int((c + 1) / 2)], v[what, kind, c])
+    }
     NR > 1 { runs[$3]++; n[$3] += $7; a[$3] += $8; acc[$3] += $9; lost[$3] += $11; dbl[$3] += $12; re[$3] += $13; bad[$3] += $14 != "ok"
-      gsub(/ \([^)]*\)/, "", $15); m = split($15, k, ", "); for (i = 1; i <= m; i++) { c = k[i]; sub(/.* /, "", c); sub(/ [0-9]+$/, "", k[i]); kind[k[i]] += c } }
+      m = split($15, k, /\), /)
+      for (i = 1; i <= m; i++) {
+        open = index(k[i], " ("); name = substr(k[i], 1, open - 1); times = substr(k[i], open + 2); sub(/\)$/, "", times)
+        c = name; sub(/.* /, "", c); sub(/ [0-9]+$/, "", name); kind[name] += c
+        if (split(times, t, /( \/ |, )/) < 2) continue # before tests/chaos took the times of each cluster
+        add("created", name, t[1]); add("any", name, t[2])
+        for (j = 3; j in t; j++) if (t[j] !~ / failed$/) add("event", name, t[j]); else { failed[name] += t[j]; counted[name] += c }
+      } }
     END { printf "%-8s %5s %6s %6s %12s %8s %5s %7s %9s\n", "flavour", "runs", "failed", "faults", "acknowledged", "accepted", "lost", "doubled", "reordered"
       for (f in runs) printf "%-8s %5d %6d %6d %12d %8d %5d %7d %9d\n", f, runs[f], bad[f], n[f], a[f], acc[f], lost[f], dbl[f], re[f]
-      for (x in kind) printf "%6d %s\n", kind[x], x | "sort -k1,1nr" }' "$CELLOG_CHAOS_LEDGER"
+      printf "\n%-28s %6s %15s %15s %15s %18s\n", "median / longest, in s", "faults", "no 201", "no 2xx", "to first event", "failed puts a fault"; fflush()
+      for (x in kind) printf "%-28s %6d %15s %15s %15s %18s\n", x, kind[x], spread("created", x), spread("any", x), spread("event", x), counted[x] ? sprintf("%.1f", failed[x] / counted[x]) : "-" | "sort" }' "$CELLOG_CHAOS_LEDGER"
 }
 if [ "${1:-}" = sum ]; then
   sum

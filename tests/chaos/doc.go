@@ -17,7 +17,8 @@
 // A fault is a row of the table faults: a kind, and a function that injects it,
 // keeps it on, heals it, and returns an error if it did not show that the fault
 // took effect. They come one after another, in a seeded order in which each
-// kind comes before any comes twice. To add one, add a row; rig has what it
+// kind comes before any comes twice, with a control among them that injects
+// nothing. To add one, add a row; rig has what it
 // needs: processes to freeze and kill, links to hold, servers to ask. A fault
 // that takes a server away for good has to tell rig what is no longer a live
 // host (rig.gone). One that replaces a master does it as an operator would, by

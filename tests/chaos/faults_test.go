@@ -62,6 +62,13 @@ var faults = []fault{
 	{kind: promotes + "lost tail", run: loseTail},
 }
 
+// nothing is the control that comes with each round of faults: for how long no put
+// succeeds on this machine while none is injected.
+var nothing = fault{kind: "nothing", run: func(_ *chaos, length time.Duration) error {
+	time.Sleep(length) // how long nothing happens, not a wait for anything
+	return nil
+}}
+
 // promotes begins the kinds that make another node the master.
 const promotes = "promote "
 
@@ -267,5 +274,8 @@ func shuffled(rng *rand.Rand, r *rig) (out []fault) {
 			out, first = append(out, first[0]), first[1:]
 		}
 	}
-	return append(out, first...)
+	if out = append(out, first...); len(out) == 0 {
+		return nil
+	}
+	return slices.Insert(out, rng.IntN(len(out)+1), nothing)
 }

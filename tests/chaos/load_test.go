@@ -52,18 +52,25 @@ type outcast struct {
 }
 
 // gaps are the longest times in which no put to one of the clusters succeeded:
-// was answered 201 or 200, or was answered at all with success.
-type gaps struct{ noCreated, noSuccess time.Duration }
+// was answered 201 or 200, or was answered at all with success; and how many puts
+// failed: were answered 429 or 5xx, or not at all.
+type gaps struct {
+	noCreated, noSuccess time.Duration
+	failed               int
+}
 
 func (g gaps) String() string {
-	return fmt.Sprintf("no 201 %v, no 2xx %v", g.noCreated.Round(10*time.Millisecond), g.noSuccess.Round(10*time.Millisecond))
+	return fmt.Sprintf("no 201 %v, no 2xx %v, %d failed", g.noCreated.Round(10*time.Millisecond), g.noSuccess.Round(10*time.Millisecond), g.failed)
 }
 
+// longest has the longest times of both, and all that failed.
 func (g gaps) longest(o gaps) gaps {
-	return gaps{max(g.noCreated, o.noCreated), max(g.noSuccess, o.noSuccess)}
+	return gaps{max(g.noCreated, o.noCreated), max(g.noSuccess, o.noSuccess), g.failed + o.failed}
 }
 
-func (g gaps) plus(o gaps) gaps { return gaps{g.noCreated + o.noCreated, g.noSuccess + o.noSuccess} }
+func (g gaps) plus(o gaps) gaps {
+	return gaps{g.noCreated + o.noCreated, g.noSuccess + o.noSuccess, g.failed + o.failed}
+}
 
 // newLoad starts the clients.
 func newLoad(t *testing.T, r *rig, seed uint64, pace time.Duration) *load {
@@ -166,7 +173,10 @@ func (l *load) note(a acks.Answer, url string, began time.Time) {
 		l.worst.noCreated = max(l.worst.noCreated, now.Sub(l.last[c]))
 		l.last[c] = now
 	case 202:
+	case 409: // a rival's body, as is right
+		return
 	default:
+		l.worst.failed++
 		return
 	}
 	l.worst.noSuccess = max(l.worst.noSuccess, now.Sub(l.lastAny[c]))

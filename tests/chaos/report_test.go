@@ -14,9 +14,12 @@ import (
 	"github.com/cellog/cellog/tests/harness"
 )
 
+// injected counts the faults, without the control.
 func (c *chaos) injected() (n int) {
-	for _, k := range c.faults {
-		n += k
+	for k, of := range c.faults {
+		if k != nothing.kind {
+			n += of
+		}
 	}
 	return n
 }
@@ -26,7 +29,7 @@ func (c *chaos) report(v verified, seed uint64, seconds int) {
 	c.t.Helper()
 	var out bytes.Buffer
 	w := tabwriter.NewWriter(&out, 0, 8, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "fault\tinjected\tno 201, max\ttotal\tno 2xx, max\ttotal\tfirst event after, max\t") // errors come with Flush
+	fmt.Fprintln(w, "fault\tinjected\tno 201, max\ttotal\tno 2xx, max\ttotal\tfailed puts\tfirst event after, max\t") // errors come with Flush
 	var all gaps
 	for _, k := range slices.Sorted(maps.Keys(c.faults)) {
 		first := "-"
@@ -34,10 +37,12 @@ func (c *chaos) report(v verified, seed uint64, seconds int) {
 			first = short(d)
 		}
 		worst, total := c.worst[k], c.total[k]
-		all = all.plus(total)
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\t\n", k, c.faults[k], short(worst.noCreated), short(total.noCreated), short(worst.noSuccess), short(total.noSuccess), first)
+		if k != nothing.kind {
+			all = all.plus(total)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%d\t%s\t\n", k, c.faults[k], short(worst.noCreated), short(total.noCreated), short(worst.noSuccess), short(total.noSuccess), total.failed, first)
 	}
-	fmt.Fprintf(w, "all\t%d\t\t%s\t\t%s\t\t\n", c.injected(), short(all.noCreated), short(all.noSuccess))
+	fmt.Fprintf(w, "all\t%d\t\t%s\t\t%s\t%d\t\t\n", c.injected(), short(all.noCreated), short(all.noSuccess), all.failed)
 	if err := w.Flush(); err != nil {
 		c.t.Error(err)
 	}
@@ -89,7 +94,7 @@ func (c *chaos) ledger(seed uint64, seconds int, v verified) {
 	var kinds []string
 	for _, k := range slices.Sorted(maps.Keys(c.faults)) {
 		worst := c.worst[k]
-		away := short(worst.noCreated) + " / " + short(worst.noSuccess)
+		away := fmt.Sprintf("%s / %s, %d failed", short(worst.noCreated), short(worst.noSuccess), worst.failed)
 		if d, ok := c.first[k]; ok {
 			away += ", " + short(d)
 		}
