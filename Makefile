@@ -8,8 +8,8 @@ STATICCHECK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 MYSQLD    := $(CACHE)/mysql/mysqld
 KAFKA_DIR := $(CACHE)/kafka
 GOTEST    := $(GO) test -race -timeout 30m
-# The suites that run whole processes, tests/, are mostly the race detector's
-# own time: make test runs them with it, other flavours and brokers without.
+# Without the race detector, which is most of the time of whole processes: make
+# test runs everything with it, other flavours and brokers without.
 GOLIFE    := $(GO) test -count=1 -timeout 30m
 
 .PHONY: help setup setup-all build demo test lint fmt bench integration interop life chaos chaos-ci soak mysql kafka ci clean
@@ -30,8 +30,7 @@ demo: setup build ## Run a city in fast motion for a minute, then verify and set
 	$(BIN)/cellog demo --for 60s
 
 test: setup ## Run all tests with the race detector (private MariaDB servers, embedded broker).
-	$(GOTEST) $$($(GO) list ./... | grep -v /tests/)
-	$(GOTEST) -count=1 $$($(GO) list ./tests/... | grep -v /chaos)  # run a binary that go's test cache does not know
+	$(GOTEST) -count=1 $$($(GO) list ./tests/... | grep -v /chaos) $$($(GO) list ./... | grep -v /tests/)  # the longest first
 	$(GO) test -count=1 -timeout 30m -run TestWatermillSuite ./triggers
 
 lint: ## Check formatting, go vet, staticcheck and the shell scripts' syntax.
@@ -53,12 +52,10 @@ kafka: ## Fetch an Apache Kafka broker into .cache/kafka.
 	@test -x $(KAFKA_DIR)/broker || { tools/install-deps.sh kafka && tools/get-kafka.sh $(KAFKA_DIR); }
 
 integration: mysql kafka ## Run the storage, cdc, promotion and life suites on MySQL, and the cdc and life suites on Apache Kafka.
-	CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$(MYSQLD) $(GOTEST) -count=1 ./storage/... ./cdc/... ./indexer/... ./internal/doctor
-	CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$(MYSQLD) $(GOLIFE) $$($(GO) list ./tests/... | grep -v /chaos)
-	CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$(MYSQLD) $(GOLIFE) -skip 'AtEachStep|FinishesMoves|MoveAndPromotions|TwoMovers' ./internal/app  # those take minutes: make soak
-	CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) $(GOTEST) -count=1 ./internal/kafka/... ./cdc/... ./triggers/...
-	CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) $(GOLIFE) -skip 'MoveUnderLoad|ErrantCells' ./tests/tail/... ./tests/life/...
-	CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) $(GO) test -count=1 -timeout 30m -run TestWatermillSuite ./triggers
+	CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$(MYSQLD) $(GOLIFE) -skip 'AtEachStep|FinishesMoves|MoveAndPromotions|TwoMovers' \
+	  $$($(GO) list ./tests/... | grep -v /chaos) ./internal/app ./storage/... ./cdc/... ./indexer/... ./internal/doctor  # what is skipped takes minutes: make soak
+	CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) $(GOLIFE) -skip 'MoveUnderLoad|ErrantCells' \
+	  ./tests/life/... ./tests/tail/... ./cdc/... ./internal/kafka/... ./triggers/...
 
 interop: kafka ## Read our topics with kcat, Python and Java clients, on the embedded broker and on Apache Kafka.
 	@tools/install-deps.sh clients
