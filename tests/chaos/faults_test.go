@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/cellog/cellog/deploy/local"
-	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/tests/harness"
 )
 
@@ -184,32 +183,28 @@ func killEverything(c *chaos, _ time.Duration) error {
 	return nil
 }
 
-// holdLink does something to a link over which something passed lately.
+// holdLink does something to a link over which something passed lately; if nothing
+// comes over it meanwhile, to another one.
 func holdLink(m mode) func(*chaos, time.Duration) error {
 	return func(c *chaos, length time.Duration) error {
-		var l *link
-		err := harness.Poll(c.t, fires, func() error {
-			l = c.r.links[c.rng.IntN(len(c.r.links))]
-			// Who promotes is gone by now, and a minion asks its master for nothing more
-			// once it follows.
-			if !l.busy() || l.from == "admin" || m == dropAsks && c.r.isNode(l.from) {
-				return errors.New("nothing passes over any link")
+		for until := time.Now().Add(4 * fires); ; {
+			var l *link
+			err := harness.Poll(c.t, fires, func() error {
+				l = c.r.links[c.rng.IntN(len(c.r.links))]
+				if !l.busy(m) || l.from == "admin" { // who promotes is gone by now
+					return errors.New("nothing passes over any link")
+				}
+				return nil
+			})
+			if err != nil {
+				return err
 			}
-			return nil
-		})
-		if err != nil {
-			return err
+			c.t.Logf("  %v", l)
+			if err = c.hold([]*link{l}, m, length); err == nil || time.Now().After(until) {
+				return err
+			}
 		}
-		c.t.Logf("  %v", l)
-		return c.hold([]*link{l}, m, length)
 	}
-}
-
-// isNode says whether a name is a server's.
-func (r *rig) isNode(name string) bool {
-	return slices.ContainsFunc(r.config.Clusters, func(c config.Cluster) bool {
-		return slices.ContainsFunc(c.Nodes, func(n config.Node) bool { return n.Name == name })
-	})
 }
 
 // cutOffMaster lets nothing pass between a master and all others, its minions

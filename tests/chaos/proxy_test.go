@@ -40,7 +40,8 @@ type link struct {
 	mode    mode
 	changed chan struct{} // closed when mode changes
 	hits    int           // what the mode has held, delayed or cut
-	last    time.Time     // when something passed
+	asked   time.Time     // when something passed to the server
+	told    time.Time     // when something passed to the client
 	conns   map[net.Conn]bool
 	tap     func(answer []byte) // sees answers before they pass, if set
 	wg      sync.WaitGroup
@@ -91,11 +92,12 @@ func (l *link) fired() bool {
 	return l.hits > 0
 }
 
-// busy says whether something passed lately.
-func (l *link) busy() bool {
+// busy says whether something passed lately that the mode would have hit.
+func (l *link) busy(m mode) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return time.Since(l.last) < 2*time.Second
+	lately := func(t time.Time) bool { return time.Since(t) < 2*time.Second }
+	return m != dropAnswers && lately(l.asked) || m != dropAsks && lately(l.told)
 }
 
 // watch sets what sees the answers; nil takes it away.
@@ -195,8 +197,10 @@ func (l *link) hold(asks bool, b []byte) {
 			counted = true
 		}
 		changed, tap := l.changed, l.tap
-		if !held && !late {
-			l.last = time.Now()
+		if now := time.Now(); !held && !late && asks {
+			l.asked = now
+		} else if !held && !late {
+			l.told = now
 		}
 		l.mu.Unlock()
 		switch {
