@@ -34,6 +34,9 @@ type result struct {
 	PeakMiB   float64  `json:"peak_mib,omitempty"`
 	First     float64  `json:"seconds_to_first_cell,omitempty"`
 	Bytes     float64  `json:"kafka_bytes_per_cell,omitempty"`
+	Key       int      `json:"key_bytes,omitempty"` // of one record, before compression
+	Value     int      `json:"value_bytes,omitempty"`
+	Headers   int      `json:"header_bytes,omitempty"`
 	Samples   []sample `json:"samples,omitempty"` // one a second
 
 	// Of a load: how fast cells were to come, the wait from the return of
@@ -140,10 +143,12 @@ func (w *world) drain(tb testing.TB, s *subject, n int64) result {
 	kafkatest.Shutdown() // a limit is alone with the server
 	broker := 0
 	var c *counter
+	var places []place
 	if !s.limit() {
 		w.newBroker(tb)
 		broker = w.broker.PID()
-		c = count(tb, w.broker.Addrs(), w.places(tb, s))
+		places = w.places(tb, s)
+		c = count(tb, w.broker.Addrs(), places)
 		defer c.stop()
 	}
 	server := w.node.PID()
@@ -186,6 +191,9 @@ func (w *world) drain(tb testing.TB, s *subject, n int64) result {
 	}
 	res := figures(samples, n)
 	res.Subject, res.PeakMiB, res.Bytes = s.name, peak, float64(size)/float64(n)
+	if c != nil {
+		res.Key, res.Value, res.Headers = mustHoldCell(tb, w, s, places[0])
+	}
 	return res
 }
 

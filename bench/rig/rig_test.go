@@ -3,12 +3,14 @@ package rig
 import (
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -25,10 +27,42 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	dir, err := ownDir()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "rig:", err)
+		os.Exit(1)
+	}
 	code := m.Run()
 	mysqltest.Stop()
 	kafkatest.Shutdown()
+	_ = os.RemoveAll(dir) // a later run tries again
 	os.Exit(code)
+}
+
+// ownDir puts everything of this run into one folder under TMPDIR, and removes
+// those of runs that were killed: a backlog is gigabytes.
+func ownDir() (string, error) {
+	const prefix = "cellog-rig-"
+	old, _ := filepath.Glob(filepath.Join(os.TempDir(), prefix+"*")) // the pattern is legal
+	for _, dir := range old {
+		f, err := os.Open(dir)
+		if err != nil {
+			continue // gone, or another user's
+		}
+		if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil { // its run is over
+			_ = os.RemoveAll(dir)
+		}
+		_ = f.Close()
+	}
+	dir, err := os.MkdirTemp("", prefix)
+	if err != nil {
+		return "", err
+	}
+	lock, err := syscall.Open(dir, syscall.O_RDONLY|syscall.O_CLOEXEC, 0) // held until this process ends
+	if err == nil {
+		err = syscall.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB)
+	}
+	return dir, errors.Join(err, os.Setenv("TMPDIR", dir))
 }
 
 // stallTimeout is for how long a run may stand still.
