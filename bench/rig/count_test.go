@@ -40,8 +40,10 @@ type counter struct {
 	err   error
 }
 
-// count starts to count; the places' topics must exist.
-func count(tb testing.TB, addrs []string, places []place) *counter {
+// count starts to count; the places' topics must exist. An eager counter is
+// told of every batch at once; any other one is told ten times a second or by
+// the megabyte, so that it costs no more where batches are small.
+func count(tb testing.TB, addrs []string, places []place, eager bool) *counter {
 	tb.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(addrs...))
 	if err != nil {
@@ -68,7 +70,7 @@ func count(tb testing.TB, addrs []string, places []place) *counter {
 	}
 	go func() {
 		defer close(c.gone)
-		if err := c.run(ctx, places, ids); err != nil && ctx.Err() == nil {
+		if err := c.run(ctx, places, ids, eager); err != nil && ctx.Err() == nil {
 			c.mu.Lock()
 			c.err = err
 			c.mu.Unlock()
@@ -84,7 +86,7 @@ func (c *counter) stop() {
 	c.cl.Close()
 }
 
-func (c *counter) run(ctx context.Context, places []place, ids map[string][16]byte) error {
+func (c *counter) run(ctx context.Context, places []place, ids map[string][16]byte, eager bool) error {
 	type key struct {
 		id        [16]byte
 		partition int32
@@ -96,7 +98,10 @@ func (c *counter) run(ctx context.Context, places []place, ids map[string][16]by
 	}
 	for {
 		req := kmsg.NewPtrFetchRequest()
-		req.MaxWaitMillis, req.MinBytes, req.MaxBytes, req.IsolationLevel = 1000, 1, 64<<20, 1
+		req.MaxWaitMillis, req.MinBytes, req.MaxBytes, req.IsolationLevel = 100, 1<<20, 64<<20, 1
+		if eager {
+			req.MaxWaitMillis, req.MinBytes = 1000, 1
+		}
 		for i, p := range places {
 			part := kmsg.NewFetchRequestTopicPartition()
 			part.Partition, part.FetchOffset, part.PartitionMaxBytes = p.partition, next[i], 8<<20

@@ -151,7 +151,7 @@ func (w *world) flow(tb testing.TB, p *process) {
 	if _, err := adm.EnsureTopic(tb.Context(), kafka.ColumnTopic(at.topic, 1, 8<<20)); err != nil {
 		tb.Fatal(err)
 	}
-	c := count(tb, w.broker.Addrs(), []place{at})
+	c := count(tb, w.broker.Addrs(), []place{at}, true)
 	defer c.stop()
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()

@@ -3,8 +3,10 @@ package rig
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"math"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
@@ -89,6 +91,13 @@ func (r *rig) about(tb testing.TB, about map[string]string) {
 	}
 	fmt.Println(about)
 	r.write(tb, about)
+	for _, s := range r.subjects {
+		if d := s.debezium; d != nil {
+			set := map[string]any{"kind": "debezium", "subject": s.name, "jvm": d.jvm, "worker": d.worker, "connector": d.connector}
+			fmt.Println(set)
+			r.write(tb, set)
+		}
+	}
 }
 
 // newWorld starts a server with empty shards; more are its options.
@@ -118,16 +127,20 @@ func (r *rig) hasDebezium() bool {
 // backlog writes a backlog once and has every subject drain it, in turns.
 func (r *rig) backlog(tb testing.TB, perTx int) {
 	// Nothing commits while it is drained, so the writing may be fast.
-	w := r.newWorld(tb, "backlogs", "--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0")
+	w := r.newWorld(tb, "backlogs", "--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0", "--loose-innodb-redo-log-capacity=512M")
 	if r.hasDebezium() {
 		w.newBroker(tb)
 		w.prime(tb)
 	}
 	n := max(1, r.o.cells/perTx) * perTx
 	began := time.Now()
-	s := fill(tb, w.node, n, perTx)
-	fmt.Printf("%d cells in transactions of %d, %d bytes stored, %d as JSON, written in %s\n", n, perTx,
-		s.stored.Load()/int64(n), s.json.Load()/int64(n), time.Since(began).Round(time.Second))
+	size := fill(tb, w.node, n, perTx)
+	binlog, all := diskUse(w.node.Dir())
+	fill := map[string]string{"kind": "fill", "cells": strconv.Itoa(n), "cells_per_transaction": strconv.Itoa(perTx), "took": time.Since(began).Round(time.Second).String(),
+		"stored_bytes": strconv.FormatInt(size.stored.Load()/int64(n), 10), "json_bytes": strconv.FormatInt(size.json.Load()/int64(n), 10),
+		"binlog_bytes": strconv.FormatInt(binlog/int64(n), 10), "server_mib": strconv.FormatInt(all>>20, 10)}
+	fmt.Println(fill)
+	r.write(tb, fill)
 	for run := range r.o.runs {
 		for _, s := range r.subjects {
 			res := w.drain(tb, s, int64(n))
@@ -135,6 +148,23 @@ func (r *rig) backlog(tb testing.TB, perTx int) {
 			r.keep(tb, res)
 		}
 	}
+}
+
+// diskUse adds up the files of a server: those of its binlog, and all.
+func diskUse(dir string) (binlog, all int64) {
+	_ = filepath.WalkDir(dir, func(p string, d fs.DirEntry, err error) error { // a file that goes meanwhile is not counted
+		if err != nil || d.IsDir() {
+			return nil
+		}
+		if st, err := d.Info(); err == nil {
+			all += st.Size()
+			if strings.HasPrefix(d.Name(), "binlog.") {
+				binlog += st.Size()
+			}
+		}
+		return nil
+	})
+	return binlog, all
 }
 
 // drain has a subject drain the n cells of the world's backlog.
@@ -148,7 +178,7 @@ func (w *world) drain(tb testing.TB, s *subject, n int64) result {
 		w.newBroker(tb)
 		broker = w.broker.PID()
 		places = w.places(tb, s)
-		c = count(tb, w.broker.Addrs(), places)
+		c = count(tb, w.broker.Addrs(), places, false)
 		defer c.stop()
 	}
 	server := w.node.PID()
@@ -241,7 +271,7 @@ func latency[T runner[T]](r *rig, t T) {
 				t.Run(fmt.Sprintf("%s-%d", s.name, run+1), func(t T) {
 					w := r.newWorld(t, "latencies")
 					w.newBroker(t)
-					c := count(t, w.broker.Addrs(), w.places(t, s))
+					c := count(t, w.broker.Addrs(), w.places(t, s), true)
 					p := w.start(t, s, 0)
 					if s.debezium != nil {
 						w.flow(t, p)
@@ -256,6 +286,7 @@ func latency[T runner[T]](r *rig, t T) {
 		}
 	}
 	each(func(t T, w *world, s *subject, p *process, l *load, c *counter, run int) {
+		r.put(t, w, p, l, c, 0, 8, r.o.load) // warms a JVM
 		began := time.Now()
 		r.put(t, w, p, l, c, 0, 8, 2*r.o.load)
 		half, end := began.Add(r.o.load), began.Add(2*r.o.load)
