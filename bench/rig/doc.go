@@ -28,7 +28,8 @@
 //     costs the same few microseconds for a batch whoever wrote it. A run whose
 //     count is not exactly the number of cells fails.
 //  3. All of it listens on 127.0.0.1 only, lies under TMPDIR, and is gone when
-//     the rig ends, whatever ends it; only directories stay after a kill -9.
+//     the rig ends or is interrupted. After a kill -9 no process stays either,
+//     and the next run removes the files.
 //  4. A run that stands still for two minutes ends with an error and the end of
 //     the process's log.
 //

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -32,6 +33,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "rig:", err)
 		os.Exit(1)
 	}
+	go removeOnSignal(dir)
 	code := m.Run()
 	mysqltest.Stop()
 	kafkatest.Shutdown()
@@ -63,6 +65,30 @@ func ownDir() (string, error) {
 		err = syscall.Flock(lock, syscall.LOCK_EX|syscall.LOCK_NB)
 	}
 	return dir, errors.Join(err, os.Setenv("TMPDIR", dir))
+}
+
+// removeOnSignal ends this process when it is interrupted, its children and
+// their files first: a backlog may lie in memory.
+func removeOnSignal(dir string) {
+	c := make(chan os.Signal, 1)
+	signal.Notify(c, os.Interrupt, syscall.SIGTERM)
+	<-c
+	for range 100 {
+		files, _ := filepath.Glob("/proc/self/task/*/children") // the pattern is legal
+		for _, file := range files {
+			text, _ := os.ReadFile(file) // its thread may be gone
+			for pid := range strings.FieldsSeq(string(text)) {
+				if n, err := strconv.Atoi(pid); err == nil {
+					_ = syscall.Kill(n, syscall.SIGKILL)
+				}
+			}
+		}
+		if os.RemoveAll(dir) == nil {
+			break
+		}
+		time.Sleep(20 * time.Millisecond) // they are just dying
+	}
+	os.Exit(1)
 }
 
 // stallTimeout is for how long a run may stand still.
