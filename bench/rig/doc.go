@@ -14,6 +14,7 @@
 //	CELLOG_RIG_SECONDS 10                seconds of load at each rate; 0: no latencies
 //	CELLOG_RIG_VALUES  json,msgpack,stored  values of our records; those unknown to the configuration are left out
 //	CELLOG_RIG_OUT                       a folder for the raw results, out-DATE.jsonl; none: they are not kept
+//	CELLOG_RIG_TABLES                    measure nothing, print the tables of these raw results, with commas between
 //	CELLOG_DEBEZIUM_DIR                  what tools/get-debezium.sh made; default the nearest .cache/debezium
 //
 // and those of internal/mysqltest and internal/kafkatest: Debezium wants MySQL

@@ -20,8 +20,14 @@ func TestRigRuns(t *testing.T) {
 	if r.subjects, err = choose(o); err != nil {
 		t.Fatal(err)
 	}
+	if err := r.open(); err != nil {
+		t.Fatal(err)
+	}
 	measure(r, t, map[string]string{})
 	text := r.tables()
+	if kept, err := readRaw([]string{r.raw.Name()}); err != nil || kept.tables() != text {
+		t.Errorf("the raw results give other tables: %v", err)
+	}
 	for _, s := range r.subjects {
 		if !strings.Contains(text, "| "+s.name+" | ") {
 			t.Errorf("no line of %s", s.name)
