@@ -56,8 +56,10 @@ var debeziumTuned = debezium{
 // debeziumDir finds what tools/get-debezium.sh made.
 func debeziumDir() (string, error) {
 	if dir := os.Getenv("CELLOG_DEBEZIUM_DIR"); dir != "" {
-		_, err := os.Stat(filepath.Join(dir, "connect"))
-		return dir, err
+		if _, err := os.Stat(filepath.Join(dir, "connect")); err != nil {
+			return "", fmt.Errorf("CELLOG_DEBEZIUM_DIR: %w: want the folder that tools/get-debezium.sh made", err)
+		}
+		return dir, nil
 	}
 	dir, err := os.Getwd()
 	for err == nil && dir != filepath.Dir(dir) {

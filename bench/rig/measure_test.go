@@ -125,27 +125,29 @@ func (r *rig) hasDebezium() bool {
 }
 
 // backlog writes a backlog once and has every subject drain it, in turns.
-func (r *rig) backlog(tb testing.TB, perTx int) {
+func backlog[T runner[T]](r *rig, t T, perTx int) {
 	// Nothing commits while it is drained, so the writing may be fast.
-	w := r.newWorld(tb, "backlogs", "--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0", "--loose-innodb-redo-log-capacity=512M")
+	w := r.newWorld(t, "backlogs", "--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0", "--loose-innodb-redo-log-capacity=512M")
 	if r.hasDebezium() {
-		w.newBroker(tb)
-		w.prime(tb)
+		w.newBroker(t)
+		w.prime(t)
 	}
 	n := max(1, r.o.cells/perTx) * perTx
 	began := time.Now()
-	size := fill(tb, w.node, n, perTx)
+	size := fill(t, w.node, n, perTx)
 	binlog, all := diskUse(w.node.Dir())
 	fill := map[string]string{"kind": "fill", "cells": strconv.Itoa(n), "cells_per_transaction": strconv.Itoa(perTx), "took": time.Since(began).Round(time.Second).String(),
 		"stored_bytes": strconv.FormatInt(size.stored.Load()/int64(n), 10), "json_bytes": strconv.FormatInt(size.json.Load()/int64(n), 10),
 		"binlog_bytes": strconv.FormatInt(binlog/int64(n), 10), "server_mib": strconv.FormatInt(all>>20, 10)}
 	fmt.Println(fill)
-	r.write(tb, fill)
+	r.write(t, fill)
 	for run := range r.o.runs {
 		for _, s := range r.subjects {
-			res := w.drain(tb, s, int64(n))
-			res.Run, res.PerTx = run+1, perTx
-			r.keep(tb, res)
+			t.Run(fmt.Sprintf("%s-%d", s.name, run+1), func(t T) { // one that fails does not end the others
+				res := w.drain(t, s, int64(n))
+				res.Run, res.PerTx = run+1, perTx
+				r.keep(t, res)
+			})
 		}
 	}
 }

@@ -228,7 +228,7 @@ func measure[T runner[T]](r *rig, t T, about map[string]string) {
 	r.about(t, about)
 	if r.o.cells > 0 {
 		for _, perTx := range r.o.perTx {
-			t.Run(fmt.Sprintf("backlog-%d", perTx), func(t T) { r.backlog(t, perTx) })
+			t.Run(fmt.Sprintf("backlog-%d", perTx), func(t T) { backlog(r, t, perTx) })
 		}
 	}
 	if r.o.load > 0 {
