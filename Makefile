@@ -12,7 +12,7 @@ GOTEST    := $(GO) test -race -timeout 30m
 # test runs everything with it, other flavours and brokers without.
 GOLIFE    := $(GO) test -count=1 -timeout 30m
 
-.PHONY: help setup setup-all build demo test lint fmt bench integration interop life chaos chaos-ci soak mysql kafka ci clean
+.PHONY: help setup setup-all build demo test lint fmt bench rig integration interop life chaos chaos-ci soak mysql kafka ci clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,12 @@ fmt: ## Format all Go files.
 
 bench: setup ## Run the benchmarks that back docs/benchmarks.md.
 	$(GO) test -run '^$$' -bench . -benchmem -timeout 60m ./...
+
+rig: mysql ## Measure our tailer beside Debezium on an idle machine (docs/rig.md; CELLOG_RIG_CELLS=200000, CELLOG_RIG_RUNS=1).
+	tools/install-deps.sh kafka && tools/get-kafka.sh $(KAFKA_DIR) && tools/get-debezium.sh $(CACHE)/debezium
+	CELLOG_RIG=$${CELLOG_RIG:-all} CELLOG_RIG_OUT=$${CELLOG_RIG_OUT-$(CURDIR)/bench/rig} CELLOG_DEBEZIUM_DIR=$(CACHE)/debezium \
+	  CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$(MYSQLD) CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) \
+	  $(GO) test ./bench/rig -run '^$$' -bench Rig -benchtime 1x -timeout 12h
 
 mysql: ## Unpack a MySQL server into .cache/mysql.
 	@test -x $(MYSQLD) || tools/get-mysql.sh $(CACHE)/mysql

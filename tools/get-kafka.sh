@@ -73,7 +73,7 @@ P
   printf '%s\n' "$@"; } >"$data/server.properties"
 run() { java -Dlog4j2.configurationFile="$here/log4j2.properties" -cp "$here/jars/*" "$@"; }
 if [ ! -e "$data/log/meta.properties" ]; then
-  id=$(head -c 16 /dev/urandom | base64 | tr '+/' '-_' | tr -d '=')
+  id=$(head -c 16 /dev/urandom | base64 | tr '+/' 'AB' | tr -d '=')  # a first '-' would be an option
   run kafka.tools.StorageTool format -t "$id" -c "$data/server.properties" >/dev/null
 fi
 exec java -Xms"${KAFKA_HEAP:-512m}" -Xmx"${KAFKA_HEAP:-512m}" -Dlog4j2.configurationFile="$here/log4j2.properties" \
