@@ -34,6 +34,10 @@ var (
 	// published one should.
 	ErrNodeDiffers = errors.New("the node holds another cell than the one published")
 
+	// ErrPaused is why a tailer publishes nothing although it could: an
+	// operator has paused its cluster.
+	ErrPaused = errors.New("paused")
+
 	// ErrNoNode is returned when there is no node to tail.
 	ErrNoNode = errors.New("no node of the cluster can be tailed")
 )

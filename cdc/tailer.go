@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/schemas/position"
 )
 
 // Tailer carries one storage cluster's cells to Kafka. Make it with New; run
@@ -25,11 +26,17 @@ type Tailer struct {
 	refused map[ShardKey]Stop  // by the broker, for as long as the process lives
 	careful map[ShardKey]cellog.AddedID
 	status  Status
+	since   time.Time                   // when this tailer began to answer for the stream
+	heads   map[ShardKey]cellog.AddedID // of the master's shards, at the last look
+	// published is up to where each shard is final; nil while that is another
+	// tailer's business, or was not read yet.
+	published map[ShardKey]position.Shard
 }
 
 // Status is what a tailer is doing.
 type Status struct {
-	// State is starting, standing-by, waiting, catching-up or streaming.
+	// State is starting, standing-by, waiting, catching-up, streaming, paused or
+	// stopped.
 	State string
 	// Node is the server that is tailed, while streaming.
 	Node string
@@ -41,9 +48,15 @@ type Status struct {
 	Cells int64
 	// LastBeat is when the last heartbeat arrived in Kafka over the whole
 	// path. Lag is how old it was then, and more once the next one is overdue;
-	// zero while no heartbeat has arrived at all.
+	// while none has arrived it grows from when this tailer began to answer for
+	// the stream. Zero while another tailer does.
 	LastBeat time.Time
 	Lag      time.Duration
+	// LagCells is how many cells the last look at the master's shards found that
+	// are not published, zero while another tailer is at work.
+	LagCells int64
+	// Pause is the newest word on whether the cluster is paused.
+	Pause Pause
 	// Err is why the last session ended, nil while streaming.
 	Err error
 }
@@ -60,7 +73,8 @@ func New(cfg Config) (*Tailer, error) {
 		careful: make(map[ShardKey]cellog.AddedID),
 		status:  Status{State: "starting"},
 	}
-	t.metrics = newMetrics(cfg.Registerer, cfg.Cluster, func() float64 { return t.Status().Lag.Seconds() })
+	t.metrics = newMetrics(cfg.Registerer, cfg.Cluster,
+		func() float64 { return t.Status().Lag.Seconds() }, func() float64 { return float64(t.Status().LagCells) })
 	return t, nil
 }
 
@@ -113,6 +127,14 @@ func (t *Tailer) Stop(ctx context.Context) error {
 func (t *Tailer) Run(ctx context.Context) {
 	const first, most = 50 * time.Millisecond, 5 * time.Second
 	wait := first
+	t.mu.Lock()
+	t.since = time.Now()
+	t.mu.Unlock()
+	var looking sync.WaitGroup
+	defer looking.Wait()
+	if t.cfg.Heads != nil {
+		looking.Go(func() { t.lookAtHeads(ctx) })
+	}
 	for {
 		began := time.Now()
 		err := t.session(ctx)
@@ -123,6 +145,9 @@ func (t *Tailer) Run(ctx context.Context) {
 		}
 		reason := t.ended(err)
 		t.metrics.sessions.WithLabelValues(reason).Inc()
+		if reason == "paused" {
+			continue // the next session holds until it is resumed
+		}
 		t.set(func(s *Status) { s.State, s.Node, s.Err = "waiting", "", err })
 		if time.Since(began) > most || reason == "fenced" || reason == "refused" {
 			wait = first
@@ -155,6 +180,8 @@ func (t *Tailer) ended(err error) string {
 			t.refused[k] = Stop{At: at, Err: fmt.Errorf("%w at added_id %d: %w", ErrShard, at, refused.err)}
 		}
 		return "refused"
+	case errors.Is(err, ErrPaused):
+		return "paused"
 	case errors.Is(err, ErrFenced):
 		return "fenced"
 	case errors.Is(err, ErrNotOpened):
@@ -163,6 +190,16 @@ func (t *Tailer) ended(err error) string {
 		return "no_node"
 	}
 	return "failed"
+}
+
+// standsBy takes note that another tailer is at work: what is behind is that
+// one's to tell.
+func (t *Tailer) standsBy() {
+	t.mu.Lock()
+	t.status.State, t.status.Err, t.status.LastBeat, t.status.Lag = "standing-by", nil, time.Time{}, 0
+	t.published, t.since = nil, time.Now()
+	t.mu.Unlock()
+	t.metrics.paused.Set(0)
 }
 
 func (t *Tailer) set(f func(*Status)) {
@@ -176,20 +213,28 @@ func (t *Tailer) Status() Status {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.status
-	if late := time.Since(s.LastBeat) - 2*t.cfg.BeatEvery; !s.LastBeat.IsZero() && late > 0 {
+	newest := s.LastBeat
+	if newest.IsZero() {
+		newest = t.since
+	}
+	if late := time.Since(newest) - 2*t.cfg.BeatEvery; t.cfg.Beat != nil && !newest.IsZero() && s.State != "standing-by" && late > 0 {
 		s.Lag += late // the stream stands still, so its lag grows
 	}
+	s.LagCells = t.lagCells()
 	s.Stopped = maps.Clone(t.stops)
 	return s
 }
 
 // Ready returns nil while the stream flows: heartbeats that a master wrote
 // have arrived in Kafka lately, or this tailer stands by for another. It fails
-// when nothing has arrived for five beats.
+// when nothing has arrived for five beats, and while the cluster is paused.
 func (t *Tailer) Ready() error {
 	s := t.Status()
 	if s.State == "standing-by" {
 		return nil
+	}
+	if err := s.Pause.err(t.cfg.Cluster); err != nil {
+		return err
 	}
 	if s.State != "streaming" {
 		if s.Err != nil {
