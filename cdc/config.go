@@ -38,7 +38,8 @@ type Config struct {
 	// and bounded by that time or 10 s, whichever is longer. Default: none, and
 	// the lag in cells is 0.
 	Heads func(ctx context.Context, f func(Head) error) error
-	// HeadsEvery is the time between two looks at the heads. Default: 5 s.
+	// HeadsEvery is the time between two looks at the heads; 20 times what a look
+	// takes, if that is longer. Default: 5 s.
 	HeadsEvery time.Duration
 	// BeatEvery is the time between heartbeats. Default: 1 s.
 	BeatEvery time.Duration

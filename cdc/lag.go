@@ -17,6 +17,7 @@ import (
 func (t *Tailer) lookAtHeads(ctx context.Context) {
 	failing := false
 	for {
+		began := time.Now()
 		heads := make(map[ShardKey]cellog.AddedID)
 		limited, cancel := context.WithTimeout(ctx, max(t.cfg.HeadsEvery, 10*time.Second))
 		err := t.cfg.Heads(limited, func(h Head) error { heads[h.Shard] = h.Last; return nil })
@@ -30,7 +31,8 @@ func (t *Tailer) lookAtHeads(ctx context.Context) {
 			t.cfg.Logger.Warn("heads of the shards not read; the lag in cells is by the last look", "cluster", t.cfg.Cluster, "error", err)
 		}
 		failing = err != nil
-		if sleep(ctx, t.cfg.HeadsEvery) != nil {
+		// Where there are so many shards that a look is slow, fewer looks are taken.
+		if sleep(ctx, max(t.cfg.HeadsEvery, 20*time.Since(began))) != nil {
 			return
 		}
 	}
