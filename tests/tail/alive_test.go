@@ -1,0 +1,485 @@
+package tail
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/cdc"
+	"github.com/cellog/cellog/internal/app"
+	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/internal/mysqlaccounts"
+	"github.com/cellog/cellog/internal/mysqltest"
+	"github.com/cellog/cellog/tests/harness"
+)
+
+// alive is a cluster that is tailed as in production, with production's
+// time-outs, and a link between its tailer and each server and the broker.
+type alive struct {
+	*rig
+	set     *mysqltest.Set
+	direct  *config.Config // without the links: an operator's
+	linked  *config.Config
+	nodes   map[string]*harness.Link
+	kafka   *harness.Link
+	tailers *app.Tailers
+	metrics *prometheus.Registry
+}
+
+// newAlive starts a cluster of a master, n1, and minions, n2, n3, …, and its
+// tailer, and returns when cells flow.
+func newAlive(t *testing.T, minions int) *alive {
+	t.Helper()
+	set := mysqltest.Cluster(t, minions)
+	a := &alive{set: set, rig: newRig(t, set.Master, 2), nodes: map[string]*harness.Link{}}
+	acc := func(a mysqlaccounts.Account) config.Account {
+		return config.Account{User: a.User, Password: config.NewSecret(a.Password)}
+	}
+	blank := func() (*config.Config, *config.Cluster) {
+		cfg := config.Default()
+		cfg.Kafka.Prefix = a.prefix
+		all := mysqltest.Accounts
+		cfg.Clusters = []config.Cluster{{Name: a.cluster, Accounts: config.Accounts{Worker: acc(all.Worker), Tailer: acc(all.Tailer), Admin: acc(all.Admin), Replica: acc(all.Replica)}}}
+		return &cfg, &cfg.Clusters[0]
+	}
+	var direct, linked *config.Cluster
+	a.direct, direct = blank()
+	a.linked, linked = blank()
+	for i, n := range append([]*mysqltest.Node{set.Master}, set.Minions...) {
+		name := fmt.Sprintf("n%d", i+1)
+		a.nodes[name] = harness.NewLink(t, "tailer", name, n.Addr())
+		direct.Nodes = append(direct.Nodes, config.Node{Name: name, Addr: n.Addr()})
+		linked.Nodes = append(linked.Nodes, config.Node{Name: name, Addr: a.nodes[name].Addr()})
+	}
+	a.kafka = harness.NewLink(t, "tailer", "broker", a.rig.kafka.Addrs[0])
+	a.kafka.Kafka = true
+	a.direct.Kafka.Brokers, a.linked.Kafka.Brokers = a.rig.kafka.Addrs, []string{a.kafka.Addr()}
+	a.start(t)
+	a.putSome(t, seeded(t), 50)
+	a.flows(t)
+	return a
+}
+
+func (a *alive) start(t *testing.T) {
+	t.Helper()
+	a.tailers, a.metrics = a.another(t)
+}
+
+// another starts one more tailer of the cluster.
+func (a *alive) another(t *testing.T) (*app.Tailers, *prometheus.Registry) {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	tl, err := app.NewTailers(a.linked, app.Env{Log: slog.New(slog.NewTextHandler(logWriter{t}, nil)), Registry: reg})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tl.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { end(t, tl) })
+	return tl, reg
+}
+
+func end(t *testing.T, tl *app.Tailers) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := tl.Stop(ctx); err != nil {
+		t.Error("stop the tailer:", err)
+	}
+}
+
+func (a *alive) status() cdc.Status { return a.tailers.Status()[a.cluster] }
+
+// metric is a metric's value, of all its labels.
+func (a *alive) metric(t *testing.T, name string) (v float64) {
+	t.Helper()
+	all, err := a.metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == name {
+				v += m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			}
+		}
+	}
+	return v
+}
+
+// told is the operator's view.
+func (a *alive) told(t *testing.T) app.TailStatus {
+	t.Helper()
+	all, err := app.TailStatuses(t.Context(), a.direct, app.Env{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all[0]
+}
+
+// flows returns when all cells are in Kafka, each once and in order, and the
+// status, the readiness and the metrics say that all is well.
+func (a *alive) flows(t *testing.T) {
+	t.Helper()
+	a.waitDrained(t, 2*time.Minute)
+	a.mustBeClean(t)
+	waitFor(t, time.Minute, func() error {
+		s := a.status()
+		if err := a.tailers.Ready(t.Context()); err != nil || s.Lag > 3*time.Second || s.LagCells != 0 {
+			return fmt.Errorf("lag %s, %d cells, ready: %w", s.Lag, s.LagCells, err)
+		}
+		if lag, cells := a.metric(t, "cellog_cdc_lag_seconds"), a.metric(t, "cellog_cdc_lag_cells"); lag > 3 || cells != 0 {
+			return fmt.Errorf("metrics: lag %v, %v cells", lag, cells)
+		}
+		return nil
+	})
+}
+
+// stands returns when the tailer says that it stands still: it is not ready, and
+// its lag is at least so long, so many cells, and grows.
+func (a *alive) stands(t *testing.T, lag time.Duration, cells int) {
+	t.Helper()
+	waitFor(t, time.Minute, func() error {
+		s := a.status()
+		if a.tailers.Ready(t.Context()) == nil || s.Lag < lag || s.LagCells != int64(cells) {
+			return fmt.Errorf("lag %s, %d of %d cells, ready: %v", s.Lag, s.LagCells, cells, a.tailers.Ready(t.Context()))
+		}
+		return nil
+	})
+	if m := a.metric(t, "cellog_cdc_lag_seconds"); m < lag.Seconds() {
+		t.Errorf("metric: lag %v", m)
+	}
+	if m := a.metric(t, "cellog_cdc_lag_cells"); m != float64(cells) {
+		t.Errorf("metric: %v cells", m)
+	}
+	waitFor(t, time.Minute, func() error {
+		if now := a.status().Lag; now < lag+500*time.Millisecond {
+			return fmt.Errorf("lag %s does not grow", now)
+		}
+		return nil
+	})
+}
+
+// left waits until the tailer has given up a session, and says how long it took.
+func (a *alive) left(t *testing.T, before float64, since time.Time) {
+	t.Helper()
+	waitFor(t, 2*time.Minute, func() error {
+		if a.metric(t, "cellog_cdc_sessions_total") == before {
+			return fmt.Errorf("the session goes on: %+v", a.status())
+		}
+		return nil
+	})
+	t.Logf("left after %s: %v", time.Since(since), a.status().Err)
+}
+
+func TestBlackHoleToTheServer(t *testing.T) {
+	a, rnd := newAlive(t, 1), seeded(t)
+	began, sessions := time.Now(), a.metric(t, "cellog_cdc_sessions_total")
+	a.nodes["n2"].Set(harness.Silent)
+	a.putSome(t, rnd, 10)
+	a.stands(t, 3*time.Second, 10)
+	if s := a.told(t); s.State != app.TailStuck || s.Cells != 10 || len(s.Still) == 0 || *s.Heartbeat < 3 || *s.SignOfLife > 3 {
+		t.Errorf("the operator is told %+v", s)
+	}
+	a.left(t, sessions, began)
+	waitFor(t, time.Minute, func() error {
+		if s := a.status(); !errors.Is(s.Err, cdc.ErrNoNode) {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	a.nodes["n2"].Set(harness.Pass)
+	healed := time.Now()
+	a.flows(t)
+	t.Logf("flows %s after the link was healed", time.Since(healed))
+	// The same while a session starts: its first question is answered no more.
+	a.nodes["n2"].Set(harness.Silent)
+	sessions = a.metric(t, "cellog_cdc_sessions_total")
+	a.putSome(t, rnd, 10)
+	a.left(t, sessions, time.Now())
+	a.nodes["n2"].Set(harness.Pass)
+	a.flows(t)
+}
+
+func TestFrozenServerIsLeftForAnother(t *testing.T) {
+	a, rnd := newAlive(t, 2), seeded(t)
+	tailed := a.status().Node
+	frozen := a.set.Minions[int(tailed[1]-'2')]
+	began := time.Now()
+	signal(t, frozen, syscall.SIGSTOP)
+	a.putSome(t, rnd, 10)
+	a.stands(t, 3*time.Second, 10)
+	waitFor(t, 2*time.Minute, func() error {
+		if s := a.status(); s.State != "streaming" || s.Node == tailed || s.Node == "n1" {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	t.Logf("another node is tailed after %s", time.Since(began))
+	a.flows(t)
+	a.putSome(t, rnd, 10)
+	a.flows(t) // with a frozen minion
+	if s := a.told(t); s.State != app.TailFlowing || s.Tailer.Node == tailed {
+		t.Errorf("the operator is told %+v", s)
+	}
+	signal(t, frozen, syscall.SIGCONT)
+}
+
+func TestFrozenLastMinionIsWaitedFor(t *testing.T) {
+	a, rnd := newAlive(t, 1), seeded(t)
+	signal(t, a.set.Minions[0], syscall.SIGSTOP)
+	a.putSome(t, rnd, 10)
+	a.stands(t, 3*time.Second, 10)
+	waitFor(t, 2*time.Minute, func() error {
+		err := a.tailers.Ready(t.Context())
+		if s := a.status(); !errors.Is(err, cdc.ErrNoNode) || s.Node != "" {
+			return fmt.Errorf("%+v, ready: %v", s, err)
+		}
+		return nil
+	})
+	signal(t, a.set.Minions[0], syscall.SIGCONT)
+	a.flows(t)
+}
+
+func signal(t *testing.T, n *mysqltest.Node, s syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(n.PID(), s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestKilledDumpThread(t *testing.T) {
+	a, rnd := newAlive(t, 1), seeded(t)
+	n := a.set.Minions[0]
+	for range 3 {
+		sessions := a.metric(t, "cellog_cdc_sessions_total")
+		id := n.Query(t, "SELECT MAX(id) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'")
+		if id == "" {
+			t.Fatal("nobody reads the binlog")
+		}
+		began := time.Now()
+		n.Exec(t, "KILL "+id)
+		a.putSome(t, rnd, 10)
+		a.left(t, sessions, began)
+		a.flows(t)
+	}
+}
+
+func TestThrottledConnection(t *testing.T) {
+	a, rnd := newAlive(t, 1), seeded(t)
+	sessions := a.metric(t, "cellog_cdc_sessions_total")
+	a.nodes["n2"].Set(harness.Throttled)
+	const cells = 40
+	for range cells { // 40 s and more
+		if err := a.putBody(t.Context(), 1, randomText(rnd, 30_000), rnd); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// It lags, more and more, and cells come through nevertheless.
+	var last time.Duration
+	for range 3 {
+		waitFor(t, time.Minute, func() error {
+			s := a.status()
+			if s.Lag < max(2*time.Second, last+time.Second) || s.LagCells == 0 || s.LagCells > cells || a.metric(t, "cellog_cdc_lag_cells") == 0 {
+				return fmt.Errorf("lag %s after %s, %d cells", s.Lag, last, s.LagCells)
+			}
+			last = s.Lag
+			return nil
+		})
+	}
+	before := a.status().Cells
+	waitFor(t, time.Minute, func() error {
+		if a.status().Cells == before {
+			return errors.New("no cell comes through")
+		}
+		return nil
+	})
+	if s := a.told(t); s.State != app.TailCatchingUp || s.Cells == 0 || !s.Flows() {
+		t.Errorf("the operator is told %+v", s)
+	}
+	if a.tailers.Ready(t.Context()) == nil {
+		t.Error("ready although heartbeats do not come through")
+	}
+	if n := a.metric(t, "cellog_cdc_sessions_total"); n != sessions {
+		t.Errorf("%v sessions ended: a slow server was taken for a dead one", n-sessions)
+	}
+	a.nodes["n2"].Set(harness.Pass)
+	a.flows(t)
+}
+
+func TestIdleStreamIsSeenToFlow(t *testing.T) {
+	a := newAlive(t, 1)
+	last := a.status().LastBeat
+	for range 12 {
+		waitFor(t, time.Minute, func() error {
+			s := a.status()
+			if !s.LastBeat.After(last) {
+				return errors.New("no heartbeat")
+			}
+			last = s.LastBeat
+			if err := a.tailers.Ready(t.Context()); err != nil || s.Lag > 3*time.Second || time.Since(last) > 3*time.Second || s.LagCells != 0 {
+				t.Errorf("%+v, ready: %v", s, err)
+			}
+			return nil
+		})
+	}
+	if s := a.told(t); s.State != app.TailFlowing || *s.Lag > 3 || *s.Heartbeat > 3 || s.Cells != 0 || s.Tailer.Node != "n2" || s.Mark == "" {
+		t.Errorf("the operator is told %+v", s)
+	}
+}
+
+func TestBlackHoleToKafka(t *testing.T) {
+	a, rnd := newAlive(t, 1), seeded(t)
+	a.kafka.Set(harness.Silent)
+	a.putSome(t, rnd, 10)
+	a.stands(t, 5*time.Second, 10)
+	if s := a.told(t); s.Flows() || s.Cells != 10 || *s.Heartbeat < 4 {
+		t.Errorf("the operator is told %+v", s)
+	}
+	a.kafka.Set(harness.Pass)
+	healed := time.Now()
+	a.flows(t)
+	t.Logf("flows %s after the link was healed", time.Since(healed))
+	// Connections that were black holes are dead for ever: new ones must do.
+	a.kafka.Set(harness.Silent)
+	a.putSome(t, rnd, 10)
+	a.stands(t, 3*time.Second, 10)
+	a.kafka.Set(harness.Cut)
+	a.kafka.Set(harness.Pass)
+	healed = time.Now()
+	a.flows(t)
+	t.Logf("flows %s after the connections were reset", time.Since(healed))
+}
+
+// A paused tailer commits what it has, holds its place over restarts, lets no
+// other go on, and loses and doubles nothing.
+func TestPauseAndResume(t *testing.T) {
+	a, rnd := newAlive(t, 1), seeded(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := a.write(ctx, t, rnd, 3*time.Millisecond)
+	defer func() { cancel(); <-done }()
+	for round := range 2 {
+		stands, node, err := app.SetPause(t.Context(), a.direct, a.cluster, cdc.Pause{Paused: true, By: "ada", Reason: fmt.Sprintf("round %d", round)})
+		if err != nil || node != "n1" || !stands.Paused {
+			t.Fatal(stands, node, err)
+		}
+		waitFor(t, time.Minute, func() error {
+			s, err := a.status(), a.tailers.Ready(t.Context())
+			if s.State != "paused" || !errors.Is(err, cdc.ErrPaused) || !strings.Contains(err.Error(), stands.Reason) || a.metric(t, "cellog_cdc_paused") != 1 {
+				return fmt.Errorf("%+v, ready: %v", s, err)
+			}
+			return nil
+		})
+		held := a.status().Cells
+		other, _ := a.another(t)
+		waitFor(t, time.Minute, func() error {
+			if s := other.Status()[a.cluster]; s.State != "standing-by" {
+				return fmt.Errorf("the other tailer: %+v", s)
+			}
+			return nil
+		})
+		a.pausedStays(t, held)
+		if round == 1 { // neither is a restart a way out
+			end(t, a.tailers)
+			waitFor(t, time.Minute, func() error {
+				if s := other.Status()[a.cluster]; s.State != "paused" {
+					return fmt.Errorf("the other tailer: %+v", s)
+				}
+				return nil
+			})
+			end(t, other)
+			a.start(t)
+			waitFor(t, time.Minute, func() error {
+				if s := a.status(); s.State != "paused" || s.Cells != 0 {
+					return fmt.Errorf("after a restart: %+v", s)
+				}
+				return nil
+			})
+			a.pausedStays(t, 0)
+		} else {
+			end(t, other)
+		}
+		if stands, _, err = app.SetPause(t.Context(), a.direct, a.cluster, cdc.Pause{By: "bob"}); err != nil || stands.Paused {
+			t.Fatal(stands, err)
+		}
+		waitFor(t, time.Minute, func() error {
+			if s := a.status(); s.State != "streaming" || s.Cells == held {
+				return fmt.Errorf("after a resume: %+v", s)
+			}
+			return a.tailers.Ready(t.Context())
+		})
+	}
+	cancel()
+	<-done
+	a.flows(t)
+}
+
+// pausedStays returns once more cells wait, none of which came through.
+func (a *alive) pausedStays(t *testing.T, published int64) {
+	t.Helper()
+	waiting := a.status().LagCells
+	waitFor(t, time.Minute, func() error {
+		s := a.status()
+		if s.LagCells <= waiting || s.Lag < 2*time.Second {
+			return fmt.Errorf("%+v", s)
+		}
+		if s.Cells != published {
+			t.Errorf("a paused tailer published %d cells", s.Cells-published)
+		}
+		return nil
+	})
+}
+
+// A shard that was stopped is named to the operator with the reason, by Kafka
+// alone; the others flow.
+func TestStoppedShardIsExplained(t *testing.T) {
+	a, rnd := newAlive(t, 1), seeded(t)
+	a.exec(t, "UPDATE "+a.database(1)+".entity SET ref_key = ref_key + 1 WHERE added_id = 3")
+	waitFor(t, time.Minute, func() error {
+		if s := a.status(); len(s.Stopped) != 1 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	if err := errors.Join(a.put(t.Context(), 0, 5, rnd), a.put(t.Context(), 1, 5, rnd)); err != nil {
+		t.Fatal(err)
+	}
+	s := a.told(t)
+	if s.State != app.TailShards || len(s.Still) != 1 || s.Still[0].Shard != a.database(1) || s.Cells != 5 || !strings.Contains(s.Still[0].Reason, "cells are immutable") {
+		t.Errorf("the operator is told %+v", s)
+	}
+	waitFor(t, time.Minute, func() error {
+		if n := a.status().LagCells; n != 5 {
+			return fmt.Errorf("%d cells behind", n)
+		}
+		return nil
+	})
+	explained := func(shard cellog.ShardID) string {
+		e, err := app.ExplainTail(t.Context(), a.direct, app.Env{}, a.cluster, a.store, shard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Join(append(e.Words, e.Help...), "\n")
+	}
+	text := explained(1)
+	for _, want := range []string{"1 of its shards stand still", "cells are immutable", "n2 holds all that is final", "cellog verify " + a.store} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "fare") {
+		t.Errorf("a body is shown:\n%s", text)
+	}
+	if text := explained(0); strings.Contains(text, "immutable") || !strings.Contains(text, a.database(0)+" is open on node n1") {
+		t.Errorf("the other shard:\n%s", text)
+	}
+}
