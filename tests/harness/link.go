@@ -23,6 +23,7 @@ const (
 	Cut              // connections are reset, new ones too
 	Slow             // everything comes late
 	Silent           // connections are made, and nothing passes: a black hole
+	SilentNew        // the same for connections that are made from then on
 	DropAsks         // nothing passes from the client to the server
 	DropAnswers      // nothing passes from the server to the client
 	Throttled        // no more than ThrottledRate bytes a second pass each way of a connection
@@ -170,6 +171,9 @@ func (l *Link) serve(client net.Conn) {
 		return
 	}
 	defer l.drop(server)
+	l.mu.Lock()
+	fresh := l.mode == SilentNew
+	l.mu.Unlock()
 	f := &frames{link: l, asked: map[int32]request{}}
 	var both sync.WaitGroup
 	pump := func(dst, src net.Conn, asks bool) {
@@ -187,7 +191,7 @@ func (l *Link) serve(client net.Conn) {
 				return
 			}
 			for len(b) > 0 {
-				n := l.hold(asks, b)
+				n := l.hold(asks, fresh, b)
 				if _, err := dst.Write(b[:n]); err != nil {
 					return
 				}
@@ -200,12 +204,13 @@ func (l *Link) serve(client net.Conn) {
 	both.Wait()
 }
 
-// hold returns when so many of the bytes may pass.
-func (l *Link) hold(asks bool, b []byte) int {
+// hold returns when so many of the bytes may pass; fresh is a connection made in
+// the mode SilentNew.
+func (l *Link) hold(asks, fresh bool, b []byte) int {
 	counted := false
 	for {
 		l.mu.Lock()
-		held := l.mode == Silent || l.mode == DropAsks && asks || l.mode == DropAnswers && !asks
+		held := l.mode == Silent || l.mode == SilentNew && fresh || l.mode == DropAsks && asks || l.mode == DropAnswers && !asks
 		late := l.mode == Slow && !counted
 		throttled := l.mode == Throttled
 		if (held || late || throttled) && !counted {

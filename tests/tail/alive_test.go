@@ -201,13 +201,31 @@ func TestBlackHoleToTheServer(t *testing.T) {
 	healed := time.Now()
 	a.flows(t)
 	t.Logf("flows %s after the link was healed", time.Since(healed))
-	// The same while a session starts: its first question is answered no more.
-	a.nodes["n2"].Set(harness.Silent)
-	sessions = a.metric(t, "cellog_cdc_sessions_total")
+}
+
+// The server answers questions, but a new connection for its binlog is a black
+// hole: the tailer gives it up, instead of waiting for a greeting for ever.
+func TestBinlogConnectionThatSaysNothing(t *testing.T) {
+	a, rnd := newAlive(t, 1), seeded(t)
+	a.nodes["n2"].Set(harness.SilentNew)
+	sessions := a.metric(t, "cellog_cdc_sessions_total")
+	a.killDump(t, a.set.Minions[0])
 	a.putSome(t, rnd, 10)
 	a.left(t, sessions, time.Now())
+	a.stands(t, 3*time.Second, 10)
+	a.left(t, sessions+1, time.Now()) // the session that met the silence
 	a.nodes["n2"].Set(harness.Pass)
 	a.flows(t)
+}
+
+// killDump ends the connection over which the tailer reads the binlog.
+func (a *alive) killDump(t *testing.T, n *mysqltest.Node) {
+	t.Helper()
+	id := n.Query(t, "SELECT MAX(id) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'")
+	if id == "" {
+		t.Fatal("nobody reads the binlog")
+	}
+	n.Exec(t, "KILL "+id)
 }
 
 func TestFrozenServerIsLeftForAnother(t *testing.T) {
@@ -259,15 +277,10 @@ func signal(t *testing.T, n *mysqltest.Node, s syscall.Signal) {
 
 func TestKilledDumpThread(t *testing.T) {
 	a, rnd := newAlive(t, 1), seeded(t)
-	n := a.set.Minions[0]
 	for range 3 {
 		sessions := a.metric(t, "cellog_cdc_sessions_total")
-		id := n.Query(t, "SELECT MAX(id) FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'")
-		if id == "" {
-			t.Fatal("nobody reads the binlog")
-		}
 		began := time.Now()
-		n.Exec(t, "KILL "+id)
+		a.killDump(t, a.set.Minions[0])
 		a.putSome(t, rnd, 10)
 		a.left(t, sessions, began)
 		a.flows(t)
@@ -276,11 +289,12 @@ func TestKilledDumpThread(t *testing.T) {
 
 func TestThrottledConnection(t *testing.T) {
 	a, rnd := newAlive(t, 1), seeded(t)
+	a.idle(t, 8) // past the start's second look at the tables, which reads many cells at a time
 	sessions := a.metric(t, "cellog_cdc_sessions_total")
 	a.nodes["n2"].Set(harness.Throttled)
-	const cells = 40
-	for range cells { // 40 s and more
-		if err := a.putBody(t.Context(), 1, randomText(rnd, 30_000), rnd); err != nil {
+	const cells = 80
+	for range cells { // a minute and more
+		if err := a.putBody(t.Context(), 1, randomText(rnd, 10_000), rnd); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -318,8 +332,17 @@ func TestThrottledConnection(t *testing.T) {
 
 func TestIdleStreamIsSeenToFlow(t *testing.T) {
 	a := newAlive(t, 1)
+	a.idle(t, 12)
+	if s := a.told(t); s.State != app.TailFlowing || *s.Lag > 3 || *s.Heartbeat > 3 || s.Cells != 0 || s.Tailer.Node != "n2" || s.Mark == "" {
+		t.Errorf("the operator is told %+v", s)
+	}
+}
+
+// idle waits for so many heartbeats, and demands that all is well.
+func (a *alive) idle(t *testing.T, beats int) {
+	t.Helper()
 	last := a.status().LastBeat
-	for range 12 {
+	for range beats {
 		waitFor(t, time.Minute, func() error {
 			s := a.status()
 			if !s.LastBeat.After(last) {
@@ -331,9 +354,6 @@ func TestIdleStreamIsSeenToFlow(t *testing.T) {
 			}
 			return nil
 		})
-	}
-	if s := a.told(t); s.State != app.TailFlowing || *s.Lag > 3 || *s.Heartbeat > 3 || s.Cells != 0 || s.Tailer.Node != "n2" || s.Mark == "" {
-		t.Errorf("the operator is told %+v", s)
 	}
 }
 
