@@ -61,6 +61,26 @@ type Status struct {
 	Err error
 }
 
+// The waits before a new session: the first one after a session that went well,
+// and the longest.
+const firstWait, mostWait = 50 * time.Millisecond, 5 * time.Second
+
+// Patience is how long a tailer waits at most where an answer may never come.
+type Patience struct {
+	// Restart is the wait after a session that had gone well.
+	Restart time.Duration
+	// Heads is how long a node may take to say where its shards stand.
+	Heads time.Duration
+	// Close is how long a session may take to commit and to close.
+	Close time.Duration
+}
+
+// Patiences are a tailer's own; those of its servers' connections are for what
+// joins the parts to set.
+func Patiences() Patience {
+	return Patience{Restart: firstWait/2 + firstWait, Heads: headsTimeout, Close: closeTime}
+}
+
 // New checks the configuration and returns a Tailer that does nothing yet.
 func New(cfg Config) (*Tailer, error) {
 	cfg, err := cfg.withDefaults()
@@ -125,8 +145,7 @@ func (t *Tailer) Stop(ctx context.Context) error {
 // Run tails until ctx ends: it starts a session, and a new one whenever one
 // ends. It returns once what was in hand at the end is committed or given up.
 func (t *Tailer) Run(ctx context.Context) {
-	const first, most = 50 * time.Millisecond, 5 * time.Second
-	wait := first
+	wait := firstWait
 	t.mu.Lock()
 	t.since = time.Now()
 	t.mu.Unlock()
@@ -149,8 +168,8 @@ func (t *Tailer) Run(ctx context.Context) {
 			continue // the next session holds until it is resumed
 		}
 		t.set(func(s *Status) { s.State, s.Node, s.Err = "waiting", "", err })
-		if time.Since(began) > most || reason == "fenced" || reason == "refused" {
-			wait = first
+		if time.Since(began) > mostWait || reason == "fenced" || reason == "refused" {
+			wait = firstWait
 		}
 		t.cfg.Logger.Warn("tailer starts anew", "cluster", t.cfg.Cluster, "reason", reason, "error", err, "wait", wait)
 		pause := wait/2 + rand.N(wait)
@@ -160,7 +179,7 @@ func (t *Tailer) Run(ctx context.Context) {
 		if sleep(ctx, pause) != nil {
 			continue // ctx has ended; the check above returns
 		}
-		wait = min(2*wait, most)
+		wait = min(2*wait, mostWait)
 	}
 }
 
