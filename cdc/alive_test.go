@@ -175,3 +175,52 @@ func TestLagIsTrueWhileNothingFlows(t *testing.T) {
 		mustStop(t, b)
 	})
 }
+
+// A node that shows nothing of what the master writes is left for another.
+func TestSilentNodeIsLeftForAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k, master := newFakeKafka(), newFakeServer()
+		master.put(shard0, "BASE", 3)
+		deaf := master.replica(3) // gets nothing more
+		var tailed []string
+		tl := newFakeTailer(t, k, master, func(c *Config) {
+			c.Nodes = func(context.Context) ([]Node, error) {
+				return []Node{{Name: "deaf", Source: deaf, Entities: deaf}, {Name: "well", Source: master, Entities: master}}, nil
+			}
+		})
+		if err := tl.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		look := func(after time.Duration) {
+			time.Sleep(after)
+			tailed = append(tailed, tl.Status().Node)
+		}
+		look(10 * time.Second)
+		master.put(shard0, "BASE", 3)
+		if lag := tl.Status().Lag; tl.Ready() == nil || lag < 5*time.Second {
+			t.Errorf("ready on a node that replicates no more, lag %s", lag)
+		}
+		look(15 * time.Second)
+		if err := tl.Ready(); err != nil || k.published(t, shard0) != 6 {
+			t.Errorf("%d published, ready: %v", k.published(t, shard0), err)
+		}
+		look(time.Minute)
+		if want := "deaf well well"; strings.Join(tailed, " ") != want {
+			t.Errorf("tailed %v, want %s", tailed, want)
+		}
+		// Nobody can write heartbeats: then silence says nothing about the node.
+		mustStop(t, tl)
+		opens := k.opens()
+		idle := newFakeTailer(t, k, master, func(c *Config) {
+			c.Beat = func(context.Context, string, int64, time.Time) error { return errors.New("read only") }
+		})
+		if err := idle.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		if n := k.opens() - opens; n != 1 {
+			t.Errorf("%d sessions without a heartbeat", n)
+		}
+		mustStop(t, idle)
+	})
+}

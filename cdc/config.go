@@ -43,6 +43,9 @@ type Config struct {
 	HeadsEvery time.Duration
 	// BeatEvery is the time between heartbeats. Default: 1 s.
 	BeatEvery time.Duration
+	// SilentAfter is for how long a node may show nothing, although heartbeats
+	// are written on the master, before another one is looked for. Default: 15 s.
+	SilentAfter time.Duration
 	// StandBy is for how long another tailer's heartbeats must be missing
 	// before this one takes over. Default: 3 s; at least twice BeatEvery.
 	StandBy time.Duration
@@ -85,6 +88,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.HeadsEvery <= 0 {
 		c.HeadsEvery = 5 * time.Second
+	}
+	if c.SilentAfter <= 0 {
+		c.SilentAfter = silentAfter
 	}
 	if c.StandBy == 0 {
 		c.StandBy = 3 * c.BeatEvery

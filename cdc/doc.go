@@ -42,7 +42,8 @@
 // it stays, so that a restart meets the reason again.
 //
 // When the MySQL node is away, the session ends and a new one tries the nodes
-// again, best first, every 50 ms to 5 s. When Kafka is away, the session waits
+// again, best first, every 50 ms to 5 s; likewise when the node shows nothing
+// for 15 s of what is written on the master. When Kafka is away, the session waits
 // and then ends likewise; memory stays bounded by Config.MaxQueueBytes. When
 // the entity tables cannot be read, the same. When the master takes no
 // heartbeats, cells flow on, and Ready fails. While no node can tell whether the

@@ -79,6 +79,7 @@ func (t *Tailer) committed(cells int, shards map[ShardKey]position.Shard, beats 
 	for _, b := range beats {
 		if b.Cluster != "" {
 			t.status.LastBeat, t.status.Lag = now, max(0, now.Sub(b.WrittenAt))
+			t.silence = t.cfg.SilentAfter
 		}
 	}
 }

@@ -40,7 +40,7 @@ func newMetrics(reg prometheus.Registerer, cluster string, lag, lagCells func() 
 		filled:  counter("cellog_cdc_cells_from_entity_total", "Cells read from the entity table because the binlog did not have them."),
 		skipped: counter("cellog_cdc_cells_skipped_total", "Rows that the binlog repeated after a restart."),
 		sessions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cellog_cdc_sessions_total",
-			Help: "Ended sessions by reason: stopped, paused, fenced, refused, not_open, no_node, failed.", ConstLabels: labels}, []string{"reason"}),
+			Help: "Ended sessions by reason: stopped, paused, fenced, refused, not_open, no_node, silent, failed.", ConstLabels: labels}, []string{"reason"}),
 		lag: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "cellog_cdc_lag_seconds", ConstLabels: labels,
 			Help: "Age of the newest heartbeat when it was committed to Kafka; it grows while the next one is overdue, and is 0 while another tailer is at work."}, lag),
 		lagCells: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "cellog_cdc_lag_cells", ConstLabels: labels,

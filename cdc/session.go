@@ -175,7 +175,7 @@ func (t *Tailer) choose(ctx context.Context, sess Session, pos Positions, refuse
 		return Node{}, nil, err
 	}
 	var why []error
-	for _, node := range nodes {
+	for _, node := range t.silentLast(nodes) {
 		seq := t.newSequencer(node, sess, refused)
 		seq.load(pos.Shards)
 		stops, err := t.check(ctx, sess, node, seq, pos)
@@ -326,7 +326,10 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 	for k, p := range pos.Shards {
 		com.shards[k] = &published{Shard: p}
 	}
-	seq.push = q.push
+	seq.push = func(ctx context.Context, items []item, bytes int, beats []Beat, position string) error {
+		t.shows()
+		return q.push(ctx, items, bytes, beats, position)
+	}
 
 	t.set(func(s *Status) { s.State, s.Node, s.Err = "streaming", node.Name, nil })
 
@@ -361,6 +364,7 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 	g.Go(func() error { return com.run(hard, out) })
 	if t.cfg.Beat != nil {
 		g.Go(func() error { t.beat(read); return nil })
+		g.Go(func() error { return t.watch(read, q, node.Name) })
 	}
 	err := g.Wait()
 	t.keepCareful(com.careful)
@@ -382,7 +386,7 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 // binlog's end. A promotion leaves no hint: a server that was promoted may take
 // one that it never came by, and would then not show what it committed before.
 func (t *Tailer) read(ctx context.Context, node Node, seq *sequencer, hint string) error {
-	handle := func(tx *Transaction) error { return seq.handle(ctx, tx) }
+	handle := func(tx *Transaction) error { t.shows(); return seq.handle(ctx, tx) }
 	if hint != "" {
 		err := node.Source.Run(ctx, hint, handle)
 		if !errors.Is(err, ErrPositionLost) {
@@ -425,7 +429,11 @@ func (t *Tailer) beat(ctx context.Context) {
 				t.cfg.Logger.Warn("heartbeat not written", "cluster", t.cfg.Cluster, "error", err)
 			}
 		}
-		failing = err != nil
+		if failing = err != nil; !failing {
+			t.mu.Lock()
+			t.unseen++
+			t.mu.Unlock()
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

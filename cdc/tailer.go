@@ -28,6 +28,13 @@ type Tailer struct {
 	status  Status
 	since   time.Time                   // when this tailer began to answer for the stream
 	heads   map[ShardKey]cellog.AddedID // of the master's shards, at the last look
+	// silent is the node that was silent last, silence how long one may be; shown
+	// is when the present one showed something, unseen how many heartbeats were
+	// written since.
+	silent  string
+	silence time.Duration
+	shown   time.Time
+	unseen  int
 	// published is up to where each shard is final; nil while that is another
 	// tailer's business, or was not read yet.
 	published map[ShardKey]position.Shard
@@ -71,6 +78,8 @@ type Patience struct {
 	Restart time.Duration
 	// Heads is how long a node may take to say where its shards stand.
 	Heads time.Duration
+	// Silent is how long a node may show nothing of what the master writes.
+	Silent time.Duration
 	// Close is how long a session may take to commit and to close.
 	Close time.Duration
 }
@@ -78,7 +87,7 @@ type Patience struct {
 // Patiences are a tailer's own; those of its servers' connections are for what
 // joins the parts to set.
 func Patiences() Patience {
-	return Patience{Restart: firstWait/2 + firstWait, Heads: headsTimeout, Close: closeTime}
+	return Patience{Restart: firstWait/2 + firstWait, Heads: headsTimeout, Silent: silentAfter, Close: closeTime}
 }
 
 // New checks the configuration and returns a Tailer that does nothing yet.
@@ -205,6 +214,8 @@ func (t *Tailer) ended(err error) string {
 		return "fenced"
 	case errors.Is(err, ErrNotOpened):
 		return "not_open"
+	case errors.Is(err, ErrNodeSilent):
+		return "silent"
 	case errors.Is(err, ErrNoNode), errors.Is(err, ErrNodeBehind), errors.Is(err, ErrNodeDiffers):
 		return "no_node"
 	}

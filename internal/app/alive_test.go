@@ -24,6 +24,7 @@ func TestStuckIsLeftInTime(t *testing.T) {
 		{"while cells are read from it", serverSilence + serverSilence + next},
 		{"before it greets the reader of its binlog", serverSilence + next},
 		{"after it said that it is a minion", p.Heads + next},
+		{"because it replicates no more", p.Silent + next},
 	} {
 		t.Logf("%s: %s", c.what, c.sum)
 		if c.sum >= most {

@@ -275,6 +275,27 @@ func signal(t *testing.T, n *mysqltest.Node, s syscall.Signal) {
 	}
 }
 
+// A minion that answers, and replicates no more, is left for another.
+func TestMinionThatReplicatesNoMore(t *testing.T) {
+	a, rnd := newAlive(t, 2), seeded(t)
+	tailed := a.status().Node
+	deaf := a.set.Minions[int(tailed[1]-'2')]
+	began := time.Now()
+	deaf.Exec(t, "STOP REPLICA SQL_THREAD")
+	a.putSome(t, rnd, 10)
+	a.stands(t, 3*time.Second, 10)
+	waitFor(t, 2*time.Minute, func() error {
+		if s := a.status(); s.State != "streaming" || s.Node == tailed || s.Node == "n1" {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	t.Logf("another node is tailed after %s", time.Since(began))
+	a.flows(t)
+	deaf.Exec(t, "START REPLICA SQL_THREAD")
+	a.set.Sync(t)
+}
+
 func TestKilledDumpThread(t *testing.T) {
 	a, rnd := newAlive(t, 1), seeded(t)
 	for range 3 {
