@@ -5,14 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
+	"math/rand/v2"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/cdc"
 	"github.com/cellog/cellog/internal/app"
 	"github.com/cellog/cellog/internal/config"
@@ -35,8 +34,8 @@ type alive struct {
 }
 
 // newAlive starts a cluster of a master, n1, and minions, n2, n3, …, and its
-// tailer, and returns when cells flow.
-func newAlive(t *testing.T, minions int) *alive {
+// tailer, and returns when cells flow, with what the test is to draw from.
+func newAlive(t *testing.T, minions int) (*alive, *rand.Rand) {
 	t.Helper()
 	set := mysqltest.Cluster(t, minions)
 	a := &alive{set: set, rig: newRig(t, set.Master, 2), nodes: map[string]*harness.Link{}}
@@ -63,9 +62,10 @@ func newAlive(t *testing.T, minions int) *alive {
 	a.kafka.Kafka = true
 	a.direct.Kafka.Brokers, a.linked.Kafka.Brokers = a.rig.kafka.Addrs, []string{a.kafka.Addr()}
 	a.start(t)
-	a.putSome(t, seeded(t), 50)
+	rnd := rand.New(rand.NewPCG(harness.Seed(t), 0))
+	a.putSome(t, rnd, 50)
 	a.flows(t)
-	return a
+	return a, rnd
 }
 
 func (a *alive) start(t *testing.T) {
@@ -182,7 +182,7 @@ func (a *alive) left(t *testing.T, before float64, since time.Time) {
 }
 
 func TestBlackHoleToTheServer(t *testing.T) {
-	a, rnd := newAlive(t, 1), seeded(t)
+	a, rnd := newAlive(t, 1)
 	began, sessions := time.Now(), a.metric(t, "cellog_cdc_sessions_total")
 	a.nodes["n2"].Set(harness.Silent)
 	a.putSome(t, rnd, 10)
@@ -206,7 +206,7 @@ func TestBlackHoleToTheServer(t *testing.T) {
 // The server answers questions, but a new connection for its binlog is a black
 // hole: the tailer gives it up, instead of waiting for a greeting for ever.
 func TestBinlogConnectionThatSaysNothing(t *testing.T) {
-	a, rnd := newAlive(t, 1), seeded(t)
+	a, rnd := newAlive(t, 1)
 	a.nodes["n2"].Set(harness.SilentNew)
 	sessions := a.metric(t, "cellog_cdc_sessions_total")
 	a.killDump(t, a.set.Minions[0])
@@ -229,7 +229,7 @@ func (a *alive) killDump(t *testing.T, n *mysqltest.Node) {
 }
 
 func TestFrozenServerIsLeftForAnother(t *testing.T) {
-	a, rnd := newAlive(t, 2), seeded(t)
+	a, rnd := newAlive(t, 2)
 	tailed := a.status().Node
 	frozen := a.set.Minions[int(tailed[1]-'2')]
 	began := time.Now()
@@ -253,7 +253,7 @@ func TestFrozenServerIsLeftForAnother(t *testing.T) {
 }
 
 func TestFrozenLastMinionIsWaitedFor(t *testing.T) {
-	a, rnd := newAlive(t, 1), seeded(t)
+	a, rnd := newAlive(t, 1)
 	signal(t, a.set.Minions[0], syscall.SIGSTOP)
 	a.putSome(t, rnd, 10)
 	a.stands(t, 3*time.Second, 10)
@@ -277,7 +277,7 @@ func signal(t *testing.T, n *mysqltest.Node, s syscall.Signal) {
 
 // A minion that answers, and replicates no more, is left for another.
 func TestMinionThatReplicatesNoMore(t *testing.T) {
-	a, rnd := newAlive(t, 2), seeded(t)
+	a, rnd := newAlive(t, 2)
 	tailed := a.status().Node
 	deaf := a.set.Minions[int(tailed[1]-'2')]
 	began := time.Now()
@@ -297,7 +297,7 @@ func TestMinionThatReplicatesNoMore(t *testing.T) {
 }
 
 func TestKilledDumpThread(t *testing.T) {
-	a, rnd := newAlive(t, 1), seeded(t)
+	a, rnd := newAlive(t, 1)
 	for range 3 {
 		sessions := a.metric(t, "cellog_cdc_sessions_total")
 		began := time.Now()
@@ -309,7 +309,7 @@ func TestKilledDumpThread(t *testing.T) {
 }
 
 func TestThrottledConnection(t *testing.T) {
-	a, rnd := newAlive(t, 1), seeded(t)
+	a, rnd := newAlive(t, 1)
 	a.idle(t, 8) // past the start's second look at the tables, which reads many cells at a time
 	sessions := a.metric(t, "cellog_cdc_sessions_total")
 	a.nodes["n2"].Set(harness.Throttled)
@@ -352,7 +352,7 @@ func TestThrottledConnection(t *testing.T) {
 }
 
 func TestIdleStreamIsSeenToFlow(t *testing.T) {
-	a := newAlive(t, 1)
+	a, _ := newAlive(t, 1)
 	a.idle(t, 12)
 	if s := a.told(t); s.State != app.TailFlowing || *s.Lag > 3 || *s.Heartbeat > 3 || s.Cells != 0 || s.Tailer.Node != "n2" || s.Mark == "" {
 		t.Errorf("the operator is told %+v", s)
@@ -379,7 +379,7 @@ func (a *alive) idle(t *testing.T, beats int) {
 }
 
 func TestBlackHoleToKafka(t *testing.T) {
-	a, rnd := newAlive(t, 1), seeded(t)
+	a, rnd := newAlive(t, 1)
 	a.kafka.Set(harness.Silent)
 	a.putSome(t, rnd, 10)
 	a.stands(t, 5*time.Second, 10)
@@ -399,128 +399,4 @@ func TestBlackHoleToKafka(t *testing.T) {
 	healed = time.Now()
 	a.flows(t)
 	t.Logf("flows %s after the connections were reset", time.Since(healed))
-}
-
-// A paused tailer commits what it has, holds its place over restarts, lets no
-// other go on, and loses and doubles nothing.
-func TestPauseAndResume(t *testing.T) {
-	a, rnd := newAlive(t, 1), seeded(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	done := a.write(ctx, t, rnd, 3*time.Millisecond)
-	defer func() { cancel(); <-done }()
-	for round := range 2 {
-		stands, node, err := app.SetPause(t.Context(), a.direct, a.cluster, cdc.Pause{Paused: true, By: "ada", Reason: fmt.Sprintf("round %d", round)})
-		if err != nil || node != "n1" || !stands.Paused {
-			t.Fatal(stands, node, err)
-		}
-		waitFor(t, time.Minute, func() error {
-			s, err := a.status(), a.tailers.Ready(t.Context())
-			if s.State != "paused" || !errors.Is(err, cdc.ErrPaused) || !strings.Contains(err.Error(), stands.Reason) || a.metric(t, "cellog_cdc_paused") != 1 {
-				return fmt.Errorf("%+v, ready: %v", s, err)
-			}
-			return nil
-		})
-		held := a.status().Cells
-		other, _ := a.another(t)
-		waitFor(t, time.Minute, func() error {
-			if s := other.Status()[a.cluster]; s.State != "standing-by" {
-				return fmt.Errorf("the other tailer: %+v", s)
-			}
-			return nil
-		})
-		a.pausedStays(t, held)
-		if round == 1 { // neither is a restart a way out
-			end(t, a.tailers)
-			waitFor(t, time.Minute, func() error {
-				if s := other.Status()[a.cluster]; s.State != "paused" {
-					return fmt.Errorf("the other tailer: %+v", s)
-				}
-				return nil
-			})
-			end(t, other)
-			a.start(t)
-			waitFor(t, time.Minute, func() error {
-				if s := a.status(); s.State != "paused" || s.Cells != 0 {
-					return fmt.Errorf("after a restart: %+v", s)
-				}
-				return nil
-			})
-			a.pausedStays(t, 0)
-		} else {
-			end(t, other)
-		}
-		if stands, _, err = app.SetPause(t.Context(), a.direct, a.cluster, cdc.Pause{By: "bob"}); err != nil || stands.Paused {
-			t.Fatal(stands, err)
-		}
-		waitFor(t, time.Minute, func() error {
-			if s := a.status(); s.State != "streaming" || s.Cells == held {
-				return fmt.Errorf("after a resume: %+v", s)
-			}
-			return a.tailers.Ready(t.Context())
-		})
-	}
-	cancel()
-	<-done
-	a.flows(t)
-}
-
-// pausedStays returns once more cells wait, none of which came through.
-func (a *alive) pausedStays(t *testing.T, published int64) {
-	t.Helper()
-	waiting := a.status().LagCells
-	waitFor(t, time.Minute, func() error {
-		s := a.status()
-		if s.LagCells <= waiting || s.Lag < 2*time.Second {
-			return fmt.Errorf("%+v", s)
-		}
-		if s.Cells != published {
-			t.Errorf("a paused tailer published %d cells", s.Cells-published)
-		}
-		return nil
-	})
-}
-
-// A shard that was stopped is named to the operator with the reason, by Kafka
-// alone; the others flow.
-func TestStoppedShardIsExplained(t *testing.T) {
-	a, rnd := newAlive(t, 1), seeded(t)
-	a.exec(t, "UPDATE "+a.database(1)+".entity SET ref_key = ref_key + 1 WHERE added_id = 3")
-	waitFor(t, time.Minute, func() error {
-		if s := a.status(); len(s.Stopped) != 1 {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	})
-	if err := errors.Join(a.put(t.Context(), 0, 5, rnd), a.put(t.Context(), 1, 5, rnd)); err != nil {
-		t.Fatal(err)
-	}
-	s := a.told(t)
-	if s.State != app.TailShards || len(s.Still) != 1 || s.Still[0].Shard != a.database(1) || s.Cells != 5 || !strings.Contains(s.Still[0].Reason, "cells are immutable") {
-		t.Errorf("the operator is told %+v", s)
-	}
-	waitFor(t, time.Minute, func() error {
-		if n := a.status().LagCells; n != 5 {
-			return fmt.Errorf("%d cells behind", n)
-		}
-		return nil
-	})
-	explained := func(shard cellog.ShardID) string {
-		e, err := app.ExplainTail(t.Context(), a.direct, app.Env{}, a.cluster, a.store, shard)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Join(append(e.Words, e.Help...), "\n")
-	}
-	text := explained(1)
-	for _, want := range []string{"1 of its shards stand still", "cells are immutable", "n2 holds all that is final", "cellog verify " + a.store} {
-		if !strings.Contains(text, want) {
-			t.Errorf("no %q in:\n%s", want, text)
-		}
-	}
-	if strings.Contains(text, "fare") {
-		t.Errorf("a body is shown:\n%s", text)
-	}
-	if text := explained(0); strings.Contains(text, "immutable") || !strings.Contains(text, a.database(0)+" is open on node n1") {
-		t.Errorf("the other shard:\n%s", text)
-	}
 }
