@@ -27,7 +27,7 @@ type Beat struct {
 // MaxReason how many bytes of it: a heartbeat must always fit.
 const (
 	MaxReasons = 16
-	MaxReason  = 600
+	MaxReason  = 800
 )
 
 // Tailer is what a tailer says of itself, so that whoever reads Kafka needs no

@@ -207,8 +207,11 @@ func (r *rig) write(name string, cfg config.Config) string {
 
 // link adds a link from a process to an address.
 func (r *rig) link(from, to, target string) *harness.Link {
-	l := harness.NewLink(r.t, from, to, target)
-	l.Kafka = to == "broker"
+	make := harness.NewLink
+	if to == "broker" {
+		make = harness.NewKafkaLink
+	}
+	l := make(r.t, from, to, target)
 	r.links = append(r.links, l)
 	return l
 }

@@ -43,10 +43,8 @@ const throttleStep = 50 * time.Millisecond
 type Link struct {
 	// From and To say between whom it is.
 	From, To string
-	// Kafka says that answers which name the broker name the link instead; set
-	// it before anything connects.
-	Kafka    bool
 	target   string
+	kafka    bool // answers that name the broker name the link instead
 	listener net.Listener
 
 	mu      sync.Mutex
@@ -62,11 +60,23 @@ type Link struct {
 // NewLink listens for one process's connections to a server, until the test ends.
 func NewLink(t testing.TB, from, to, target string) *Link {
 	t.Helper()
+	return newLink(t, from, to, target, false)
+}
+
+// NewKafkaLink is NewLink to a broker: what it answers about where brokers are
+// names the link instead, or clients would go round it.
+func NewKafkaLink(t testing.TB, from, to, target string) *Link {
+	t.Helper()
+	return newLink(t, from, to, target, true)
+}
+
+func newLink(t testing.TB, from, to, target string, kafka bool) *Link {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &Link{From: from, To: to, target: target, listener: ln, changed: make(chan struct{}), conns: map[net.Conn]bool{}}
+	l := &Link{From: from, To: to, target: target, kafka: kafka, listener: ln, changed: make(chan struct{}), conns: map[net.Conn]bool{}}
 	l.wg.Go(l.accept)
 	t.Cleanup(func() {
 		ln.Close()
@@ -260,7 +270,7 @@ type request struct{ key, version int16 }
 // read returns the next bytes of a connection: any that are there, or for Kafka
 // one whole frame.
 func (f *frames) read(src net.Conn, buf []byte, asks bool) ([]byte, error) {
-	if !f.link.Kafka {
+	if !f.link.kafka {
 		n, err := src.Read(buf)
 		if n > 0 {
 			return buf[:n], nil

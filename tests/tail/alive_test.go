@@ -58,8 +58,7 @@ func newAlive(t *testing.T, minions int) (*alive, *rand.Rand) {
 		direct.Nodes = append(direct.Nodes, config.Node{Name: name, Addr: n.Addr()})
 		linked.Nodes = append(linked.Nodes, config.Node{Name: name, Addr: a.nodes[name].Addr()})
 	}
-	a.kafka = harness.NewLink(t, "tailer", "broker", a.rig.kafka.Addrs[0])
-	a.kafka.Kafka = true
+	a.kafka = harness.NewKafkaLink(t, "tailer", "broker", a.rig.kafka.Addrs[0])
 	a.direct.Kafka.Brokers, a.linked.Kafka.Brokers = a.rig.kafka.Addrs, []string{a.kafka.Addr()}
 	a.start(t)
 	rnd := rand.New(rand.NewPCG(harness.Seed(t), 0))
