@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/schemas/heartbeat"
 	"github.com/cellog/cellog/schemas/position"
 )
 
@@ -173,8 +174,10 @@ type Session interface {
 type Commit struct {
 	Shards  map[ShardKey]position.Shard
 	Cluster position.Cluster
-	// Beats are published under the cluster record's tailer mark.
-	Beats []Beat
+	// Beats are published under the cluster record's tailer mark, with what the
+	// tailer says of itself.
+	Beats  []Beat
+	Tailer heartbeat.Tailer
 }
 
 // VerifyShard is a shard's position and its datastore.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/failpoint"
+	"github.com/cellog/cellog/schemas/heartbeat"
 	"github.com/cellog/cellog/schemas/position"
 )
 
@@ -38,7 +39,8 @@ type committer struct {
 	stop     func(shard ShardKey, err error)
 	careful  map[ShardKey]cellog.AddedID // while not empty, flush after each cell
 	beatDue  time.Duration
-	onCommit func(cells int, beats []Beat)
+	onCommit func(cells int, shards map[ShardKey]position.Shard, beats []Beat)
+	tell     func() heartbeat.Tailer
 
 	cluster position.Cluster
 	shards  map[ShardKey]*published
@@ -281,7 +283,7 @@ func (c *committer) commit(ctx context.Context) error {
 		shards[k] = p.Shard
 	}
 	c.cluster.UpdatedAt = time.Now().UTC()
-	if err := c.session.Commit(ctx, Commit{Shards: shards, Cluster: c.cluster, Beats: c.beats}); err != nil {
+	if err := c.session.Commit(ctx, Commit{Shards: shards, Cluster: c.cluster, Beats: c.beats, Tailer: c.tell()}); err != nil {
 		return err
 	}
 	failpoint.Hit("tailer/committed")
@@ -294,7 +296,7 @@ func (c *committer) commit(ctx context.Context) error {
 	c.queue.release(c.cells, c.cost)
 	_, waiting := c.queue.inFlight()
 	c.metrics.queueBytes.Set(float64(waiting))
-	c.onCommit(c.published, c.beats)
+	c.onCommit(c.published, shards, c.beats)
 	clear(c.touched)
 	c.beats, c.cells, c.published, c.cost, c.bytes, c.dirty = nil, 0, 0, 0, 0, false
 	return nil

@@ -29,8 +29,23 @@ type Config struct {
 	// Beat writes a heartbeat row on the cluster's master. Default: none, and
 	// then lag is not known.
 	Beat func(ctx context.Context, cluster string, beat int64, at time.Time) error
+	// Paused returns the newest word on whether the cluster is paused, the zero
+	// value if there is none. An error means that nobody could tell: then what
+	// is known stands. Asked every second. Default: it never is.
+	Paused func(ctx context.Context) (Pause, error)
+	// Heads calls f for every shard that the cluster's master has, so that the
+	// lag in cells is known whatever the tailer reads. Asked every HeadsEvery,
+	// and bounded by that time or 10 s, whichever is longer. Default: none, and
+	// the lag in cells is 0.
+	Heads func(ctx context.Context, f func(Head) error) error
+	// HeadsEvery is the time between two looks at the heads; 20 times what a look
+	// takes, if that is longer. Default: 5 s.
+	HeadsEvery time.Duration
 	// BeatEvery is the time between heartbeats. Default: 1 s.
 	BeatEvery time.Duration
+	// SilentAfter is for how long a node may show nothing, although heartbeats
+	// are written on the master, before another one is looked for. Default: 15 s.
+	SilentAfter time.Duration
 	// StandBy is for how long another tailer's heartbeats must be missing
 	// before this one takes over. Default: 3 s; at least twice BeatEvery.
 	StandBy time.Duration
@@ -70,6 +85,12 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.BeatEvery == 0 {
 		c.BeatEvery = time.Second
+	}
+	if c.HeadsEvery <= 0 {
+		c.HeadsEvery = 5 * time.Second
+	}
+	if c.SilentAfter <= 0 {
+		c.SilentAfter = silentAfter
 	}
 	if c.StandBy == 0 {
 		c.StandBy = 3 * c.BeatEvery

@@ -31,7 +31,10 @@
 //  5. Two tailers never fence each other in turn: one stands by while the
 //     other's heartbeats arrive in Kafka.
 //  6. Ready is nil only while heartbeats that the master wrote arrive in Kafka,
-//     so it fails when the stream stands still, whatever the reason.
+//     so it fails when the stream stands still, whatever the reason. The lag, in
+//     seconds and in cells, is true then, too.
+//  7. While an operator has paused the cluster nothing is published, over
+//     restarts; the tailer holds its place, and afterwards goes on where it was.
 //
 // Not promised: that a stopped shard starts again by itself (mend the cause
 // and restart the tailer), that a statement which bypasses rows (TRUNCATE) is
@@ -39,8 +42,10 @@
 // it stays, so that a restart meets the reason again.
 //
 // When the MySQL node is away, the session ends and a new one tries the nodes
-// again, best first, every 50 ms to 5 s. When Kafka is away, the session waits
+// again, best first, every 50 ms to 5 s; likewise when the node shows nothing
+// for 15 s of what is written on the master. When Kafka is away, the session waits
 // and then ends likewise; memory stays bounded by Config.MaxQueueBytes. When
 // the entity tables cannot be read, the same. When the master takes no
-// heartbeats, cells flow on, and Ready fails.
+// heartbeats, cells flow on, and Ready fails. While no node can tell whether the
+// cluster is paused, what is known stands.
 package cdc

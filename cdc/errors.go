@@ -30,9 +30,17 @@ var (
 	// published already.
 	ErrNodeBehind = errors.New("the node does not hold what was published already")
 
+	// ErrNodeSilent is why a session ends: the node shows nothing, although the
+	// master writes.
+	ErrNodeSilent = errors.New("the node shows nothing of what is written on the master")
+
 	// ErrNodeDiffers is why a node is not tailed: another cell stands where a
 	// published one should.
 	ErrNodeDiffers = errors.New("the node holds another cell than the one published")
+
+	// ErrPaused is why a tailer publishes nothing although it could: an
+	// operator has paused its cluster.
+	ErrPaused = errors.New("paused")
 
 	// ErrNoNode is returned when there is no node to tail.
 	ErrNoNode = errors.New("no node of the cluster can be tailed")

@@ -100,7 +100,7 @@ func (t *Tailer) catchUpShard(ctx context.Context, sess Session, node Node, ds *
 		if newest == nil && time.Since(committed) < t.cfg.BeatEvery {
 			continue
 		}
-		commit := Commit{Cluster: *cluster, Beats: []Beat{{WrittenAt: time.Now()}}}
+		commit := Commit{Cluster: *cluster, Beats: []Beat{{WrittenAt: time.Now()}}, Tailer: t.tell()}
 		if newest != nil {
 			if err := sess.Flush(ctx); err != nil {
 				return p, err

@@ -16,7 +16,7 @@ func TestRowBehindAHoleIsTakenOnce(t *testing.T) {
 	var got []cellog.AddedID
 	seq := &sequencer{
 		cluster: "c1", entities: s, merged: func(string) bool { return false }, fillWait: time.Second,
-		metrics: newMetrics(nil, "c1", func() float64 { return 0 }),
+		metrics: newMetrics(nil, "c1", func() float64 { return 0 }, func() float64 { return 0 }),
 		topic:   func(context.Context, *Datastore, string) error { return nil },
 		stop:    func(k ShardKey, err error) { t.Errorf("shard %s stopped: %v", k, err) },
 		push: func(_ context.Context, items []item, _ int, _ []Beat, _ string) error {

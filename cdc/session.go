@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -55,17 +56,21 @@ func (t *Tailer) session(ctx context.Context) error {
 		return err
 	}
 	t.clearStops()
+	t.keepPublished(pos.Shards)
 	pos.Cluster.TailerMark = t.cfg.Mark
-	if err := sess.Commit(ctx, signOfLife(pos.Cluster)); err != nil {
+	if err := sess.Commit(ctx, t.signOfLife(pos.Cluster)); err != nil {
 		return err
 	}
 	failpoint.Hit("tailer/marked")
+	if err := t.hold(ctx, sess, pos.Cluster); err != nil {
+		return err
+	}
 	return t.run(ctx, sess, pos)
 }
 
 // signOfLife is a commit that only shows other tailers that this one lives.
-func signOfLife(c *position.Cluster) Commit {
-	return Commit{Cluster: *c, Beats: []Beat{{WrittenAt: time.Now()}}}
+func (t *Tailer) signOfLife(c *position.Cluster) Commit {
+	return Commit{Cluster: *c, Beats: []Beat{{WrittenAt: time.Now()}}, Tailer: t.tell()}
 }
 
 func opened(c *position.Cluster) error {
@@ -117,10 +122,11 @@ func (t *Tailer) standBy(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		t.set(func(s *Status) { s.State, s.Err = "standing-by", nil })
+		t.standsBy()
 		t.metrics.standingBy.Set(1)
 	}
 	t.metrics.standingBy.Set(0)
+	t.set(func(s *Status) { s.State = "starting" })
 	return nil
 }
 
@@ -153,7 +159,7 @@ func (t *Tailer) run(ctx context.Context, sess Session, pos Positions) error {
 			return t.stream(ctx, sess, c.node, c.seq, pos, careful)
 		case <-tick.C:
 			// Looking at many shards takes a while: meanwhile, stay alive.
-			if err := sess.Commit(ctx, signOfLife(pos.Cluster)); err != nil {
+			if err := sess.Commit(ctx, t.signOfLife(pos.Cluster)); err != nil {
 				cancel()
 				<-chosen
 				return err
@@ -169,7 +175,7 @@ func (t *Tailer) choose(ctx context.Context, sess Session, pos Positions, refuse
 		return Node{}, nil, err
 	}
 	var why []error
-	for _, node := range nodes {
+	for _, node := range t.silentLast(nodes) {
 		seq := t.newSequencer(node, sess, refused)
 		seq.load(pos.Shards)
 		stops, err := t.check(ctx, sess, node, seq, pos)
@@ -314,13 +320,16 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 		name: t.cfg.Cluster, sending: "tailer/before-send-" + t.cfg.Cluster, session: sess, queue: q,
 		maxCells: t.cfg.MaxTransactionCells, maxBytes: t.cfg.MaxTransactionBytes,
 		metrics: t.metrics, stop: t.stopShard, careful: careful, beatDue: t.cfg.BeatEvery,
-		onCommit: t.committed, cluster: cluster, frozen: seq.frozen,
+		onCommit: t.committed, tell: t.tell, cluster: cluster, frozen: seq.frozen,
 		shards: make(map[ShardKey]*published), touched: make(map[ShardKey]*published),
 	}
 	for k, p := range pos.Shards {
 		com.shards[k] = &published{Shard: p}
 	}
-	seq.push = q.push
+	seq.push = func(ctx context.Context, items []item, bytes int, beats []Beat, position string) error {
+		t.shows()
+		return q.push(ctx, items, bytes, beats, position)
+	}
 
 	t.set(func(s *Status) { s.State, s.Node, s.Err = "streaming", node.Name, nil })
 
@@ -334,11 +343,19 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 	defer stopRead()
 	defer context.AfterFunc(hard, stopRead)()
 
+	var pausing atomic.Bool
 	out := make(chan *chunk, 2*t.cfg.Transcoders+2)
+	g.Go(func() error {
+		if t.cfg.Paused != nil && t.awaitPause(read, true) {
+			pausing.Store(true)
+			stopRead()
+		}
+		return nil
+	})
 	g.Go(func() error {
 		defer q.close()
 		err := t.read(read, node, seq, cluster.GTID)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || pausing.Load() {
 			return nil // a stop: the rest of the pipeline drains
 		}
 		return err
@@ -347,6 +364,7 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 	g.Go(func() error { return com.run(hard, out) })
 	if t.cfg.Beat != nil {
 		g.Go(func() error { t.beat(read); return nil })
+		g.Go(func() error { return t.watch(read, q, node.Name) })
 	}
 	err := g.Wait()
 	t.keepCareful(com.careful)
@@ -357,6 +375,8 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 		defer cancel()
 		com.dirty = true
 		err = com.commit(bye)
+	} else if err == nil {
+		err = ErrPaused // what was in hand is committed; the next session holds
 	}
 	return err
 }
@@ -366,7 +386,7 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 // binlog's end. A promotion leaves no hint: a server that was promoted may take
 // one that it never came by, and would then not show what it committed before.
 func (t *Tailer) read(ctx context.Context, node Node, seq *sequencer, hint string) error {
-	handle := func(tx *Transaction) error { return seq.handle(ctx, tx) }
+	handle := func(tx *Transaction) error { t.shows(); return seq.handle(ctx, tx) }
 	if hint != "" {
 		err := node.Source.Run(ctx, hint, handle)
 		if !errors.Is(err, ErrPositionLost) {
@@ -409,25 +429,15 @@ func (t *Tailer) beat(ctx context.Context) {
 				t.cfg.Logger.Warn("heartbeat not written", "cluster", t.cfg.Cluster, "error", err)
 			}
 		}
-		failing = err != nil
+		if failing = err != nil; !failing {
+			t.mu.Lock()
+			t.unseen++
+			t.mu.Unlock()
+		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return
-		}
-	}
-}
-
-// committed notes what arrived in Kafka.
-func (t *Tailer) committed(cells int, beats []Beat) {
-	now := time.Now()
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.status.LastCommit = now
-	t.status.Cells += int64(cells)
-	for _, b := range beats {
-		if b.Cluster != "" {
-			t.status.LastBeat, t.status.Lag = now, now.Sub(b.WrittenAt)
 		}
 	}
 }

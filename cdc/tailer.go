@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/schemas/position"
 )
 
 // Tailer carries one storage cluster's cells to Kafka. Make it with New; run
@@ -25,11 +26,24 @@ type Tailer struct {
 	refused map[ShardKey]Stop  // by the broker, for as long as the process lives
 	careful map[ShardKey]cellog.AddedID
 	status  Status
+	since   time.Time                   // when this tailer began to answer for the stream
+	heads   map[ShardKey]cellog.AddedID // of the master's shards, at the last look
+	// silent is the node that was silent last, silence how long one may be; shown
+	// is when the present one showed something, unseen how many heartbeats were
+	// written since.
+	silent  string
+	silence time.Duration
+	shown   time.Time
+	unseen  int
+	// published is up to where each shard is final; nil while that is another
+	// tailer's business, or was not read yet.
+	published map[ShardKey]position.Shard
 }
 
 // Status is what a tailer is doing.
 type Status struct {
-	// State is starting, standing-by, waiting, catching-up or streaming.
+	// State is starting, standing-by, waiting, catching-up, streaming, paused or
+	// stopped.
 	State string
 	// Node is the server that is tailed, while streaming.
 	Node string
@@ -41,11 +55,39 @@ type Status struct {
 	Cells int64
 	// LastBeat is when the last heartbeat arrived in Kafka over the whole
 	// path. Lag is how old it was then, and more once the next one is overdue;
-	// zero while no heartbeat has arrived at all.
+	// while none has arrived it grows from when this tailer began to answer for
+	// the stream. Zero while another tailer does.
 	LastBeat time.Time
 	Lag      time.Duration
+	// LagCells is how many cells the last look at the master's shards found that
+	// are not published, zero while another tailer is at work.
+	LagCells int64
+	// Pause is the newest word on whether the cluster is paused.
+	Pause Pause
 	// Err is why the last session ended, nil while streaming.
 	Err error
+}
+
+// The waits before a new session: the first one after a session that went well,
+// and the longest.
+const firstWait, mostWait = 50 * time.Millisecond, 5 * time.Second
+
+// Patience is how long a tailer waits at most where an answer may never come.
+type Patience struct {
+	// Restart is the wait after a session that had gone well.
+	Restart time.Duration
+	// Heads is how long a node may take to say where its shards stand.
+	Heads time.Duration
+	// Silent is how long a node may show nothing of what the master writes.
+	Silent time.Duration
+	// Close is how long a session may take to commit and to close.
+	Close time.Duration
+}
+
+// Patiences are a tailer's own; those of its servers' connections are for what
+// joins the parts to set.
+func Patiences() Patience {
+	return Patience{Restart: firstWait/2 + firstWait, Heads: headsTimeout, Silent: silentAfter, Close: closeTime}
 }
 
 // New checks the configuration and returns a Tailer that does nothing yet.
@@ -60,7 +102,8 @@ func New(cfg Config) (*Tailer, error) {
 		careful: make(map[ShardKey]cellog.AddedID),
 		status:  Status{State: "starting"},
 	}
-	t.metrics = newMetrics(cfg.Registerer, cfg.Cluster, func() float64 { return t.Status().Lag.Seconds() })
+	t.metrics = newMetrics(cfg.Registerer, cfg.Cluster,
+		func() float64 { return t.Status().Lag.Seconds() }, func() float64 { return float64(t.Status().LagCells) })
 	return t, nil
 }
 
@@ -111,8 +154,15 @@ func (t *Tailer) Stop(ctx context.Context) error {
 // Run tails until ctx ends: it starts a session, and a new one whenever one
 // ends. It returns once what was in hand at the end is committed or given up.
 func (t *Tailer) Run(ctx context.Context) {
-	const first, most = 50 * time.Millisecond, 5 * time.Second
-	wait := first
+	wait := firstWait
+	t.mu.Lock()
+	t.since = time.Now()
+	t.mu.Unlock()
+	var looking sync.WaitGroup
+	defer looking.Wait()
+	if t.cfg.Heads != nil {
+		looking.Go(func() { t.lookAtHeads(ctx) })
+	}
 	for {
 		began := time.Now()
 		err := t.session(ctx)
@@ -123,9 +173,12 @@ func (t *Tailer) Run(ctx context.Context) {
 		}
 		reason := t.ended(err)
 		t.metrics.sessions.WithLabelValues(reason).Inc()
+		if reason == "paused" {
+			continue // the next session holds until it is resumed
+		}
 		t.set(func(s *Status) { s.State, s.Node, s.Err = "waiting", "", err })
-		if time.Since(began) > most || reason == "fenced" || reason == "refused" {
-			wait = first
+		if time.Since(began) > mostWait || reason == "fenced" || reason == "refused" {
+			wait = firstWait
 		}
 		t.cfg.Logger.Warn("tailer starts anew", "cluster", t.cfg.Cluster, "reason", reason, "error", err, "wait", wait)
 		pause := wait/2 + rand.N(wait)
@@ -135,7 +188,7 @@ func (t *Tailer) Run(ctx context.Context) {
 		if sleep(ctx, pause) != nil {
 			continue // ctx has ended; the check above returns
 		}
-		wait = min(2*wait, most)
+		wait = min(2*wait, mostWait)
 	}
 }
 
@@ -155,14 +208,28 @@ func (t *Tailer) ended(err error) string {
 			t.refused[k] = Stop{At: at, Err: fmt.Errorf("%w at added_id %d: %w", ErrShard, at, refused.err)}
 		}
 		return "refused"
+	case errors.Is(err, ErrPaused):
+		return "paused"
 	case errors.Is(err, ErrFenced):
 		return "fenced"
 	case errors.Is(err, ErrNotOpened):
 		return "not_open"
+	case errors.Is(err, ErrNodeSilent):
+		return "silent"
 	case errors.Is(err, ErrNoNode), errors.Is(err, ErrNodeBehind), errors.Is(err, ErrNodeDiffers):
 		return "no_node"
 	}
 	return "failed"
+}
+
+// standsBy takes note that another tailer is at work: what is behind is that
+// one's to tell.
+func (t *Tailer) standsBy() {
+	t.mu.Lock()
+	t.status.State, t.status.Err, t.status.LastBeat, t.status.Lag = "standing-by", nil, time.Time{}, 0
+	t.published, t.since = nil, time.Now()
+	t.mu.Unlock()
+	t.metrics.paused.Set(0)
 }
 
 func (t *Tailer) set(f func(*Status)) {
@@ -176,20 +243,28 @@ func (t *Tailer) Status() Status {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	s := t.status
-	if late := time.Since(s.LastBeat) - 2*t.cfg.BeatEvery; !s.LastBeat.IsZero() && late > 0 {
+	newest := s.LastBeat
+	if newest.IsZero() {
+		newest = t.since
+	}
+	if late := time.Since(newest) - 2*t.cfg.BeatEvery; t.cfg.Beat != nil && !newest.IsZero() && s.State != "standing-by" && late > 0 {
 		s.Lag += late // the stream stands still, so its lag grows
 	}
+	s.LagCells = t.lagCells()
 	s.Stopped = maps.Clone(t.stops)
 	return s
 }
 
 // Ready returns nil while the stream flows: heartbeats that a master wrote
 // have arrived in Kafka lately, or this tailer stands by for another. It fails
-// when nothing has arrived for five beats.
+// when nothing has arrived for five beats, and while the cluster is paused.
 func (t *Tailer) Ready() error {
 	s := t.Status()
 	if s.State == "standing-by" {
 		return nil
+	}
+	if err := s.Pause.err(t.cfg.Cluster); err != nil {
+		return err
 	}
 	if s.State != "streaming" {
 		if s.Err != nil {

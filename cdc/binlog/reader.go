@@ -84,7 +84,10 @@ func (r *Reader) Now(ctx context.Context) (string, error) {
 
 // ask returns the server's flavour and present position.
 func (r *Reader) ask(ctx context.Context) (flavour, now string, err error) {
-	conn, err := client.ConnectWithContext(ctx, r.cfg.Addr, r.cfg.User, r.cfg.Password, "", dialTimeout)
+	conn, err := client.ConnectWithContext(ctx, r.cfg.Addr, r.cfg.User, r.cfg.Password, "", dialTimeout, func(c *client.Conn) error {
+		c.ReadTimeout, c.WriteTimeout = r.cfg.ReadTimeout, r.cfg.ReadTimeout // a black hole does not even greet
+		return nil
+	})
 	if err != nil {
 		return "", "", convert(fmt.Sprintf("connect to %s", r.cfg.Addr), err)
 	}

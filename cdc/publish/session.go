@@ -115,7 +115,7 @@ func (s *session) commit(ctx context.Context, c cdc.Commit) error {
 		return err
 	}
 	for _, b := range c.Beats {
-		v := heartbeat.Marshal(heartbeat.Beat{Cluster: s.p.cfg.Cluster, Mark: c.Cluster.TailerMark, Beat: b.Beat, WrittenAt: b.WrittenAt})
+		v := heartbeat.Marshal(heartbeat.Beat{Cluster: s.p.cfg.Cluster, Mark: c.Cluster.TailerMark, Beat: b.Beat, WrittenAt: b.WrittenAt, Tailer: &c.Tailer})
 		if err := put(s.p.heartbeatsTopic(), s.p.cfg.Cluster, v); err != nil {
 			return err
 		}

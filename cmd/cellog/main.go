@@ -1,10 +1,10 @@
 // Command cellog is the one binary of the project: it runs the roles (worker,
 // tailer, indexer, trigger), everything at once for development (dev), and the
-// tools of operators and developers (datastore, cell, log, consume, index,
+// tools of operators and developers (datastore, tail, cell, log, consume, index,
 // import, verify, doctor, demo).
 //
 // Exit codes: 0 all well, 1 it failed, 2 it was called wrongly, 3 it ran and
-// found differences (verify, doctor, demo). Results go to standard output,
+// found differences (verify, doctor, demo, tail). Results go to standard output,
 // everything else to standard error.
 package main
 

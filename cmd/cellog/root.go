@@ -36,7 +36,7 @@ Exit codes: 0 all well, 1 it failed, 2 it was called wrongly, 3 it ran and found
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		newDev(), newWorker(), newTailer(), newIndexer(), newTrigger(),
-		newDatastore(), newCluster(), newShard(), newCell(), newBuffer(), newLog(), newConsume(), newIndex(), newImport(),
+		newDatastore(), newCluster(), newShard(), newTail(), newCell(), newBuffer(), newLog(), newConsume(), newIndex(), newImport(),
 		newVerify(), newDoctor(), newDemo(), newVersion(),
 	)
 	wrapArgs(root)

@@ -1,15 +1,22 @@
 package app
 
 import (
+	"context"
+	"errors"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/config"
+	"github.com/cellog/cellog/triggers"
 )
 
 // rule is one of deploy/alerts.yml.
@@ -21,53 +28,93 @@ type rule struct {
 	Annotations map[string]string `yaml:"annotations"`
 }
 
-// exported are the names of the metrics of a worker and a tailer.
+// exported are the names of the metrics of a worker, a tailer, an indexer and a
+// process with triggers.
 func exported(t *testing.T) map[string]bool {
 	t.Helper()
 	cfg := config.Default()
+	cfg.Indexer.Schemas = t.TempDir()
+	if err := os.WriteFile(filepath.Join(cfg.Indexer.Schemas, "driver.yml"), []byte(definition), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	cfg.Kafka.Brokers = []string{"127.0.0.1:1"}
 	for _, c := range []string{"c1", "c2"} {
-		cfg.Clusters = append(cfg.Clusters, config.Cluster{Name: c, Accounts: config.Accounts{Worker: config.Account{User: "w"}, Tailer: config.Account{User: "t"}}, Nodes: []config.Node{{Name: c + "a", Addr: "127.0.0.1:1"}}})
+		cfg.Clusters = append(cfg.Clusters, config.Cluster{Name: c, Accounts: config.Accounts{Worker: config.Account{User: "w"}, Tailer: config.Account{User: "t"}, Indexer: config.Account{User: "i"}}, Nodes: []config.Node{{Name: c + "a", Addr: "127.0.0.1:1"}}})
 	}
-	names := registry{}
-	w, err := NewWorker(&cfg, Env{Registry: names})
+	names := registry{names: map[string]bool{}}
+	w, err := NewWorker(&cfg, Env{Registry: &names})
 	if err != nil {
 		t.Fatal(err)
 	}
-	tl, err := NewTailers(&cfg, Env{Registry: names})
+	tl, err := NewTailers(&cfg, Env{Registry: &names})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range []Role{w, tl} {
+	x, err := NewIndexer(&cfg, Env{Registry: &names})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []Role{w, tl, x} {
 		if err := r.Stop(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}
-	return names
+	rt, err := triggers.New(triggers.Config{Brokers: cfg.Kafka.Brokers, Registerer: &names, Drain: time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := rt.On("trips", "BASE", "t", func(context.Context, cellog.Cell) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() { ended <- rt.Run(ctx) }()
+	waitFor(t, time.Minute, func() error { // no broker is there, and none is needed for this
+		if !names.has("cellog_feed_stopped_partitions") {
+			return errors.New("the trigger's metrics are not registered")
+		}
+		return nil
+	})
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	return names.names
 }
 
 // registry keeps the names of what is registered.
-type registry map[string]bool
+type registry struct {
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+func (r *registry) has(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.names[name]
+}
 
 var fqName = regexp.MustCompile(`fqName: "([a-z_]+)"`)
 
-func (r registry) Register(c prometheus.Collector) error {
+func (r *registry) Register(c prometheus.Collector) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	descs := make(chan *prometheus.Desc, 100)
 	c.Describe(descs)
 	close(descs)
 	for d := range descs {
-		r[fqName.FindStringSubmatch(d.String())[1]] = true
+		r.names[fqName.FindStringSubmatch(d.String())[1]] = true
 	}
 	return nil
 }
 
-func (r registry) MustRegister(cs ...prometheus.Collector) {
+func (r *registry) MustRegister(cs ...prometheus.Collector) {
 	for _, c := range cs {
 		_ = r.Register(c) // it never fails
 	}
 }
 
-func (r registry) Unregister(prometheus.Collector) bool { return false }
+func (r *registry) Unregister(prometheus.Collector) bool { return false }
 
 // Every rule can be read, uses metrics that are there, and says what to do.
 func TestAlerts(t *testing.T) {

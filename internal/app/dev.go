@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cellog/cellog/cdc"
 	"github.com/cellog/cellog/deploy/local"
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/mysqlconn"
@@ -209,6 +210,9 @@ func (d *Dev) waitUntilReady(ctx context.Context) error {
 		failed := d.admin.RunChecks(ctx)
 		if len(failed) == 0 {
 			return nil
+		}
+		if failed["tailer"] != nil && len(failed) == 1 && errors.Is(d.tailers.Ready(ctx), cdc.ErrPaused) {
+			return nil // as its operator wants it
 		}
 		var why []string
 		for name, err := range failed {

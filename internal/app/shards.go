@@ -70,6 +70,7 @@ type view struct {
 	datastores map[string]storage.Datastore
 	nodes      []nodeView
 	problem    error // Kafka's
+	servers    error // theirs, where none answered
 }
 
 type nodeView struct {

@@ -22,6 +22,12 @@ import (
 // askTimeout bounds the question whether a server is writable.
 const askTimeout = 2 * time.Second
 
+// serverSilence is how long a server may give no byte of an answer before its
+// connection is given up, be it in the binlog, which sends a sign of life every
+// two seconds, or in a read: a stream that is stuck on one must be on another,
+// or be known to be stuck, within half a minute (TestStuckIsLeftInTime).
+const serverSilence = 10 * time.Second
+
 // Tailers runs one tailer for each storage cluster that the configuration
 // gives to this process.
 type Tailers struct {
@@ -37,7 +43,7 @@ type Tailers struct {
 
 // NewTailers builds the tailers; Start runs them.
 func NewTailers(cfg *config.Config, env Env) (*Tailers, error) {
-	p, err := openPools(cfg, tailerAccount, mysqlconn.Config{MaxOpen: 8, ReadTimeout: time.Minute, Session: map[string]string{"time_zone": "'+00:00'"}})
+	p, err := openPools(cfg, tailerAccount, mysqlconn.Config{MaxOpen: 8, ReadTimeout: serverSilence, Session: map[string]string{"time_zone": "'+00:00'"}})
 	if err != nil {
 		return nil, err
 	}
@@ -79,7 +85,8 @@ func (t *Tailers) add(cfg *config.Config, c *config.Cluster, env Env) error {
 	tl, err := cdc.New(cdc.Config{
 		Cluster: c.Name, Publisher: pub, Nodes: servers.nodes, TailMaster: cfg.Tailer.TailMaster,
 		Merged: func(ds string) bool { return cfg.Datastore(ds).MergedTopic },
-		Beat:   servers.beat, BeatEvery: cfg.Tailer.HeartbeatInterval,
+		Paused: servers.paused, Heads: servers.heads,
+		Beat: servers.beat, BeatEvery: cfg.Tailer.HeartbeatInterval,
 		MaxTransactionCells: cfg.Tailer.TransactionCells,
 		Logger:              env.log(), Registerer: env.Registry,
 	})
@@ -161,7 +168,7 @@ func (t *Tailers) Ready(context.Context) error {
 			errs = append(errs, fmt.Errorf("cluster %s: %w", name, err))
 		}
 		s := tl.Status()
-		if s.Lag > t.maxLag {
+		if s.Lag > t.maxLag && !s.Pause.Paused {
 			errs = append(errs, fmt.Errorf("cluster %s: a heartbeat took %v from the master to Kafka", name, s.Lag.Round(time.Millisecond)))
 		}
 		for shard, err := range s.Stopped {
@@ -193,7 +200,7 @@ func (s *servers) nodes(ctx context.Context) ([]cdc.Node, error) {
 	a := tailerAccount(s.cluster.Accounts)
 	var minions, masters, silent []cdc.Node
 	for _, n := range s.cluster.Nodes {
-		source, err := binlog.New(binlog.Config{Addr: n.Addr, User: a.User, Password: a.Password.Reveal()})
+		source, err := binlog.New(binlog.Config{Addr: n.Addr, User: a.User, Password: a.Password.Reveal(), ReadTimeout: serverSilence})
 		if err != nil {
 			return nil, err
 		}
@@ -209,6 +216,37 @@ func (s *servers) nodes(ctx context.Context) ([]cdc.Node, error) {
 		}
 	}
 	return append(append(minions, masters...), silent...), nil
+}
+
+// masters returns the nodes that take writes, asked all at a time; the error is
+// of those that did not answer.
+func (s *servers) masters(ctx context.Context) (names []string, err error) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, n := range s.cluster.Nodes {
+		wg.Go(func() {
+			ok, werr := s.writable(ctx, n.Name)
+			mu.Lock()
+			defer mu.Unlock()
+			if ok {
+				names = append(names, n.Name)
+			}
+			if werr != nil {
+				err = errors.Join(err, fmt.Errorf("node %s: %w", n.Name, werr))
+			}
+		})
+	}
+	wg.Wait()
+	return names, err
+}
+
+// heads calls f for the shards of the master.
+func (s *servers) heads(ctx context.Context, f func(cdc.Head) error) error {
+	names, err := s.masters(ctx)
+	if len(names) == 0 {
+		return errors.Join(errors.New("no node is writable"), err)
+	}
+	return entities{s.pools.get(s.cluster.Name, names[0])}.Heads(ctx, f)
 }
 
 // beat writes a heartbeat on the master. All servers are asked at a time: one

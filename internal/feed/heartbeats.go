@@ -39,8 +39,9 @@ func (h *Heartbeats) read(ctx context.Context, cfg kafka.Config, prefix string) 
 		return err
 	}
 	defer c.Close()
-	// A minute back, so that a cluster which stands still is seen to.
-	from := kafka.FromTime(time.Now().Add(-time.Minute))
+	// All that the topic keeps, which is an hour: so that a cluster is seen to
+	// stand still that did so before this process began.
+	from := kafka.FromZero()
 	return c.Follow(ctx, from, []string{cellog.HeartbeatsTopicName(prefix)}, func(d kafka.Delivery) error {
 		// Beat zero is a tailer's own sign of life: it did not come from the
 		// master.

@@ -19,6 +19,28 @@ type Beat struct {
 	Beat int64 `json:"beat"`
 	// WrittenAt is when it was written, by the writer's clock.
 	WrittenAt time.Time `json:"written_at"`
+	// Tailer is what the tailer says of itself; nil from one that does not.
+	Tailer *Tailer `json:"tailer,omitempty"`
+}
+
+// MaxReasons is of how many stopped shards a Tailer gives the reason, and
+// MaxReason how many bytes of it: a heartbeat must always fit.
+const (
+	MaxReasons = 16
+	MaxReason  = 800
+)
+
+// Tailer is what a tailer says of itself, so that whoever reads Kafka needs no
+// way to the tailer's own port.
+type Tailer struct {
+	// State is what it does: starting, catching-up, streaming or paused.
+	State string `json:"state"`
+	// Node is the server that it reads; empty while it reads none.
+	Node string `json:"node,omitempty"`
+	// Stopped is how many shards are stopped by an error, Reasons why some of
+	// them are, by database name. No reason holds a cell's body.
+	Stopped int               `json:"stopped,omitempty"`
+	Reasons map[string]string `json:"reasons,omitempty"`
 }
 
 // Marshal returns the record value.

@@ -32,22 +32,22 @@ func cutOff(c *chaos, length time.Duration, holders bool) error {
 	}
 	defer p.close()
 	w := c.process("worker")
-	var held []*link
+	var held []*harness.Link
 	for _, l := range c.r.between(map[string]bool{p.old.Name: true, w.name: true}, nil) {
-		if holders && l.from == w.name && l.to != "broker" && !strings.HasPrefix(l.to, p.name) {
+		if holders && l.From == w.name && l.To != "broker" && !strings.HasPrefix(l.To, p.name) {
 			continue
 		}
 		held = append(held, l)
 	}
 	for _, l := range c.r.links {
-		if l.from == "peers" { // whose they are cannot be told apart
-			l.set(cut)
-			defer l.set(pass)
+		if l.From == "peers" { // whose they are cannot be told apart
+			l.Set(harness.Cut)
+			defer l.Set(harness.Pass)
 		}
 	}
 	for _, l := range held {
-		l.set(silent)
-		defer l.set(pass)
+		l.Set(harness.Silent)
+		defer l.Set(harness.Pass)
 	}
 	if holders {
 		c.t.Logf("  %s reaches the other cluster", w.name)
@@ -63,12 +63,12 @@ func cutOff(c *chaos, length time.Duration, holders bool) error {
 	}
 	fired := false
 	for _, l := range held {
-		fired = l.fired() || fired
-		l.set(pass)
+		fired = l.Fired() || fired
+		l.Set(harness.Pass)
 	}
 	for _, l := range c.r.links {
-		if l.from == "peers" {
-			l.set(pass)
+		if l.From == "peers" {
+			l.Set(harness.Pass)
 		}
 	}
 	if !fired {

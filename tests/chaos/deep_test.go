@@ -166,7 +166,7 @@ func freezeInTransaction(c *chaos, length time.Duration) error {
 	l := c.r.linkOf(p.name, master.Name)
 	stopped := make(chan struct{})
 	var once sync.Once
-	l.watch(func(answer []byte) {
+	l.Watch(func(answer []byte) {
 		if bytes.Contains(answer, []byte("Duplicate entry")) {
 			once.Do(func() {
 				_ = syscall.Kill(p.pid(), syscall.SIGSTOP)
@@ -175,7 +175,7 @@ func freezeInTransaction(c *chaos, length time.Duration) error {
 		}
 	})
 	defer func() { _ = syscall.Kill(p.pid(), syscall.SIGCONT) }() // gone is as good
-	defer l.watch(nil)
+	defer l.Watch(nil)
 	select {
 	case <-stopped:
 	case <-time.After(fires):

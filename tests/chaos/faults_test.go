@@ -42,11 +42,11 @@ var faults = []fault{
 	{kind: "kill trigger", run: killRole("trigger")},
 	{kind: "kill broker", run: killBroker},
 	{kind: "kill everything", run: killEverything},
-	{kind: "cut link", run: holdLink(cut)},
-	{kind: "slow link", run: holdLink(slow)},
-	{kind: "silent link", run: holdLink(silent)},
-	{kind: "link without asks", run: holdLink(dropAsks)},
-	{kind: "link without answers", run: holdLink(dropAnswers)},
+	{kind: "cut link", run: holdLink(harness.Cut)},
+	{kind: "slow link", run: holdLink(harness.Slow)},
+	{kind: "silent link", run: holdLink(harness.Silent)},
+	{kind: "link without asks", run: holdLink(harness.DropAsks)},
+	{kind: "link without answers", run: holdLink(harness.DropAnswers)},
 	{kind: "cut off master", run: cutOffMaster},
 	{kind: "full disk", run: fillDisk, needs: func(r *rig) bool { return len(r.disks) > 0 }},
 	{kind: "lagging minion", run: lag},
@@ -185,13 +185,13 @@ func killEverything(c *chaos, _ time.Duration) error {
 
 // holdLink does something to a link over which something passed lately; if nothing
 // comes over it meanwhile, to another one.
-func holdLink(m mode) func(*chaos, time.Duration) error {
+func holdLink(m harness.Mode) func(*chaos, time.Duration) error {
 	return func(c *chaos, length time.Duration) error {
 		for until := time.Now().Add(4 * fires); ; {
-			var l *link
+			var l *harness.Link
 			err := harness.Poll(c.t, fires, func() error {
 				l = c.r.links[c.rng.IntN(len(c.r.links))]
-				if !l.busy(m) || l.from == "admin" { // who promotes is gone by now
+				if !l.Busy(m) || l.From == "admin" { // who promotes is gone by now
 					return errors.New("nothing passes over any link")
 				}
 				return nil
@@ -200,7 +200,7 @@ func holdLink(m mode) func(*chaos, time.Duration) error {
 				return err
 			}
 			c.t.Logf("  %v", l)
-			if err = c.hold([]*link{l}, m, length); err == nil || time.Now().After(until) {
+			if err = c.hold([]*harness.Link{l}, m, length); err == nil || time.Now().After(until) {
 				return err
 			}
 		}
@@ -211,19 +211,19 @@ func holdLink(m mode) func(*chaos, time.Duration) error {
 // too.
 func cutOffMaster(c *chaos, length time.Duration) error {
 	one := map[string]bool{c.server(local.Master).Name: true}
-	return c.hold(c.r.between(one, nil), silent, length)
+	return c.hold(c.r.between(one, nil), harness.Silent, length)
 }
 
 // hold keeps links in a mode for so long, and until it has hit something.
-func (c *chaos) hold(links []*link, m mode, length time.Duration) error {
+func (c *chaos) hold(links []*harness.Link, m harness.Mode, length time.Duration) error {
 	for _, l := range links {
-		l.set(m)
-		defer l.set(pass)
+		l.Set(m)
+		defer l.Set(harness.Pass)
 	}
 	time.Sleep(length) // how long it is on
 	return harness.Poll(c.t, fires, func() error {
 		for _, l := range links {
-			if l.fired() {
+			if l.Fired() {
 				return nil
 			}
 		}
@@ -235,10 +235,10 @@ func (c *chaos) hold(links []*link, m mode, length time.Duration) error {
 // (nil: all that are not in the first): hold them all, and one set is cut off
 // from the other. Of the links of the other workers to a worker, from is
 // "peers".
-func (r *rig) between(one, other map[string]bool) (out []*link) {
+func (r *rig) between(one, other map[string]bool) (out []*harness.Link) {
 	is := func(name string) bool { return other[name] || other == nil && !one[name] }
 	for _, l := range r.links {
-		if one[l.from] && is(l.to) || is(l.from) && one[l.to] {
+		if one[l.From] && is(l.To) || is(l.From) && one[l.To] {
 			out = append(out, l)
 		}
 	}

@@ -179,7 +179,7 @@ func promoteBesideTailer(c *chaos) error {
 	if err := c.r.loseDisk(master); err != nil {
 		c.t.Fatal(err)
 	}
-	c.r.linkOf("admin", tailed.Name).set(cut) // only its tailer reaches it
+	c.r.linkOf("admin", tailed.Name).Set(harness.Cut) // only its tailer reaches it
 	if _, err := c.promote("c1", nil); err != nil {
 		c.t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ type rig struct {
 	real   *kafkatest.Broker
 
 	procs  []*process // roles, trigger and embedded broker
-	links  []*link
+	links  []*harness.Link
 	disks  map[string]string // by node: its file system of its own
 	clock  string            // the file that steps a server's clock; empty: none
 	owners *owners
@@ -206,18 +206,21 @@ func (r *rig) write(name string, cfg config.Config) string {
 }
 
 // link adds a link from a process to an address.
-func (r *rig) link(from, to, target string) *link {
-	l := newLink(r.t, from, to, target)
-	l.kafka = to == "broker"
+func (r *rig) link(from, to, target string) *harness.Link {
+	make := harness.NewLink
+	if to == "broker" {
+		make = harness.NewKafkaLink
+	}
+	l := make(r.t, from, to, target)
 	r.links = append(r.links, l)
 	return l
 }
 
 // linkOf finds a link.
-func (r *rig) linkOf(from, to string) *link {
+func (r *rig) linkOf(from, to string) *harness.Link {
 	r.t.Helper()
 	for _, l := range r.links {
-		if l.from == from && l.to == to {
+		if l.From == from && l.To == to {
 			return l
 		}
 	}
@@ -228,13 +231,13 @@ func (r *rig) linkOf(from, to string) *link {
 // through is the configuration of a process with links of its own.
 func (r *rig) through(name string) config.Config {
 	cfg := r.config
-	cfg.Kafka.Brokers = []string{r.link(name, "broker", r.config.Kafka.Brokers[0]).addr()}
+	cfg.Kafka.Brokers = []string{r.link(name, "broker", r.config.Kafka.Brokers[0]).Addr()}
 	cfg.Clusters = nil
 	for _, c := range r.config.Clusters {
 		nodes := c.Nodes
 		c.Nodes = nil
 		for _, n := range nodes {
-			c.Nodes = append(c.Nodes, config.Node{Name: n.Name, Addr: r.link(name, n.Name, n.Addr).addr()})
+			c.Nodes = append(c.Nodes, config.Node{Name: n.Name, Addr: r.link(name, n.Name, n.Addr).Addr()})
 		}
 		cfg.Clusters = append(cfg.Clusters, c)
 	}
@@ -251,7 +254,7 @@ func (r *rig) startRoles() {
 	}
 	r.admin = r.write("admin", r.through("admin"))
 	r.addChild("keeper1", child{Kind: "keeper", Config: r.write("keeper1", r.through("keeper1"))})
-	brokers := r.link("trigger1", "broker", r.config.Kafka.Brokers[0]).addr()
+	brokers := r.link("trigger1", "broker", r.config.Kafka.Brokers[0]).Addr()
 	r.addChild("trigger1", child{Kind: "trigger", Brokers: []string{brokers}, Prefix: r.config.Kafka.Prefix, Notes: r.notes})
 	for _, p := range r.procs {
 		if p.cmd == nil {
@@ -272,7 +275,7 @@ func (r *rig) addRole(role, name string) {
 	cfg.Admin.Listen = harness.FreeAddr(t)
 	if role == "worker" {
 		cfg.Worker.Listen = harness.FreeAddr(t)
-		cfg.Worker.Advertise = "http://" + r.link("peers", name, cfg.Worker.Listen).addr()
+		cfg.Worker.Advertise = "http://" + r.link("peers", name, cfg.Worker.Listen).Addr()
 	}
 	b := r.broken
 	file := r.write(name, cfg)
@@ -415,16 +418,16 @@ func (r *rig) replicateThroughLinks() {
 			if n.Role == local.Master || r.gone[n.Name] || r.gone[c.Nodes[0].Name] {
 				continue
 			}
-			var l *link
+			var l *harness.Link
 			for _, have := range r.links {
-				if have.from == n.Name && have.to == c.Nodes[0].Name {
+				if have.From == n.Name && have.To == c.Nodes[0].Name {
 					l = have
 				}
 			}
 			if l == nil { // the first time that it follows this one
 				l = r.link(n.Name, c.Nodes[0].Name, c.Nodes[0].Addr)
 			}
-			harness.WaitFor(t, time.Minute, func() error { return follow(t.Context(), n, l.addr()) })
+			harness.WaitFor(t, time.Minute, func() error { return follow(t.Context(), n, l.Addr()) })
 		}
 	}
 }

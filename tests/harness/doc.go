@@ -1,5 +1,6 @@
 // Package harness is what the suites of whole processes share: the cellog
-// binary, seeds that can be replayed, and waiting for what must come true.
+// binary, seeds that can be replayed, waiting for what must come true, and links
+// between processes that can be cut, slow or silent.
 //
 //	func TestMain(m *testing.M) { os.Exit(harness.Main(m)) }
 //	…

@@ -1,4 +1,4 @@
-package chaos
+package harness
 
 import (
 	"encoding/binary"
@@ -13,31 +13,42 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// mode is what a link does to what passes. Bytes are never dropped, only held
+// Mode is what a link does to what passes. Bytes are never dropped, only held
 // until the link is healed: as TCP does, which sends them again.
-type mode int
+type Mode int
 
+// The modes of a link.
 const (
-	pass        mode = iota
-	cut              // connections are reset, new ones too
-	slow             // everything comes late
-	silent           // connections are made, and nothing passes
-	dropAsks         // nothing passes from the client to the server
-	dropAnswers      // nothing passes from the server to the client
+	Pass        Mode = iota
+	Cut              // connections are reset, new ones too
+	Slow             // everything comes late
+	Silent           // connections are made, and nothing passes: a black hole
+	SilentNew        // the same for connections that are made from then on
+	DropAsks         // nothing passes from the client to the server
+	DropAnswers      // nothing passes from the server to the client
+	Throttled        // no more than ThrottledRate bytes a second pass each way of a connection
 )
 
 // slowness is how late everything comes.
 const slowness = 150 * time.Millisecond
 
-// link is a proxy between one process and a server.
-type link struct {
-	from, to string
+// ThrottledRate is what a throttled connection lets pass, in bytes a second.
+const ThrottledRate = 20_000
+
+// throttleStep is how often it lets some pass.
+const throttleStep = 50 * time.Millisecond
+
+// Link is a proxy between one process and a server, for tests that do something
+// to what passes.
+type Link struct {
+	// From and To say between whom it is.
+	From, To string
 	target   string
 	kafka    bool // answers that name the broker name the link instead
 	listener net.Listener
 
 	mu      sync.Mutex
-	mode    mode
+	mode    Mode
 	changed chan struct{} // closed when mode changes
 	hits    int           // what the mode has held, delayed or cut
 	asked   time.Time     // when something passed to the server
@@ -47,36 +58,50 @@ type link struct {
 	wg      sync.WaitGroup
 }
 
-// newLink listens for one process's connections to a server.
-func newLink(t *testing.T, from, to, target string) *link {
+// NewLink listens for one process's connections to a server, until the test ends.
+func NewLink(t testing.TB, from, to, target string) *Link {
+	t.Helper()
+	return newLink(t, from, to, target, false)
+}
+
+// NewKafkaLink is NewLink to a broker: what it answers about where brokers are
+// names the link instead, or clients would go round it.
+func NewKafkaLink(t testing.TB, from, to, target string) *Link {
+	t.Helper()
+	return newLink(t, from, to, target, true)
+}
+
+func newLink(t testing.TB, from, to, target string, kafka bool) *Link {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &link{from: from, to: to, target: target, listener: ln, changed: make(chan struct{}), conns: map[net.Conn]bool{}}
+	l := &Link{From: from, To: to, target: target, kafka: kafka, listener: ln, changed: make(chan struct{}), conns: map[net.Conn]bool{}}
 	l.wg.Go(l.accept)
 	t.Cleanup(func() {
 		ln.Close()
-		l.set(cut)
+		l.Set(Cut)
 		l.wg.Wait()
 	})
 	return l
 }
 
-func (l *link) addr() string { return l.listener.Addr().String() }
+// Addr is where the process connects to.
+func (l *Link) Addr() string { return l.listener.Addr().String() }
 
-func (l *link) String() string { return l.from + "-" + l.to }
+// String names both ends.
+func (l *Link) String() string { return l.From + "-" + l.To }
 
-// set changes the mode and returns what the one before has hit.
-func (l *link) set(m mode) (hits int) {
+// Set changes the mode and returns what the one before has hit.
+func (l *Link) Set(m Mode) (hits int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	hits, l.hits = l.hits, 0
 	l.mode = m
 	close(l.changed)
 	l.changed = make(chan struct{})
-	if m == cut {
+	if m == Cut {
 		for c := range l.conns {
 			reset(c)
 			l.hits++
@@ -85,23 +110,23 @@ func (l *link) set(m mode) (hits int) {
 	return hits
 }
 
-// fired says whether the mode has hit anything.
-func (l *link) fired() bool {
+// Fired says whether the mode has hit anything.
+func (l *Link) Fired() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.hits > 0
 }
 
-// busy says whether something passed lately that the mode would have hit.
-func (l *link) busy(m mode) bool {
+// Busy says whether something passed lately that the mode would have hit.
+func (l *Link) Busy(m Mode) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	lately := func(t time.Time) bool { return time.Since(t) < 2*time.Second }
-	return m != dropAnswers && lately(l.asked) || m != dropAsks && lately(l.told)
+	return m != DropAnswers && lately(l.asked) || m != DropAsks && lately(l.told)
 }
 
-// watch sets what sees the answers; nil takes it away.
-func (l *link) watch(tap func([]byte)) {
+// Watch sets what sees the answers; nil takes it away.
+func (l *Link) Watch(tap func([]byte)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tap = tap
@@ -114,7 +139,7 @@ func reset(c net.Conn) {
 	_ = c.Close()
 }
 
-func (l *link) accept() {
+func (l *Link) accept() {
 	for {
 		client, err := l.listener.Accept()
 		if err != nil {
@@ -125,10 +150,10 @@ func (l *link) accept() {
 }
 
 // keep remembers a connection; false if the link is cut.
-func (l *link) keep(c net.Conn) bool {
+func (l *Link) keep(c net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mode == cut {
+	if l.mode == Cut {
 		l.hits++
 		reset(c)
 		return false
@@ -137,14 +162,14 @@ func (l *link) keep(c net.Conn) bool {
 	return true
 }
 
-func (l *link) drop(c net.Conn) {
+func (l *Link) drop(c net.Conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.conns, c)
 	_ = c.Close()
 }
 
-func (l *link) serve(client net.Conn) {
+func (l *Link) serve(client net.Conn) {
 	if !l.keep(client) {
 		return
 	}
@@ -158,6 +183,9 @@ func (l *link) serve(client net.Conn) {
 		return
 	}
 	defer l.drop(server)
+	l.mu.Lock()
+	fresh := l.mode == SilentNew
+	l.mu.Unlock()
 	f := &frames{link: l, asked: map[int32]request{}}
 	var both sync.WaitGroup
 	pump := func(dst, src net.Conn, asks bool) {
@@ -174,9 +202,12 @@ func (l *link) serve(client net.Conn) {
 				}
 				return
 			}
-			l.hold(asks, b)
-			if _, err := dst.Write(b); err != nil {
-				return
+			for len(b) > 0 {
+				n := l.hold(asks, fresh, b)
+				if _, err := dst.Write(b[:n]); err != nil {
+					return
+				}
+				b = b[n:]
 			}
 		}
 	}
@@ -185,14 +216,16 @@ func (l *link) serve(client net.Conn) {
 	both.Wait()
 }
 
-// hold returns when the bytes may pass.
-func (l *link) hold(asks bool, b []byte) {
+// hold returns when so many of the bytes may pass; fresh is a connection made in
+// the mode SilentNew.
+func (l *Link) hold(asks, fresh bool, b []byte) int {
 	counted := false
 	for {
 		l.mu.Lock()
-		held := l.mode == silent || l.mode == dropAsks && asks || l.mode == dropAnswers && !asks
-		late := l.mode == slow && !counted
-		if (held || late) && !counted {
+		held := l.mode == Silent || l.mode == SilentNew && fresh || l.mode == DropAsks && asks || l.mode == DropAnswers && !asks
+		late := l.mode == Slow && !counted
+		throttled := l.mode == Throttled
+		if (held || late || throttled) && !counted {
 			l.hits++
 			counted = true
 		}
@@ -212,10 +245,17 @@ func (l *link) hold(asks bool, b []byte) {
 			case <-time.After(slowness):
 			}
 		default:
+			if throttled {
+				b = b[:min(len(b), ThrottledRate*int(throttleStep)/int(time.Second))]
+				select {
+				case <-changed:
+				case <-time.After(throttleStep):
+				}
+			}
 			if tap != nil && !asks {
 				tap(b)
 			}
-			return
+			return len(b)
 		}
 	}
 }
@@ -223,7 +263,7 @@ func (l *link) hold(asks bool, b []byte) {
 // frames cuts a Kafka connection into its frames, so that answers which name
 // the broker's address can name the link's.
 type frames struct {
-	link *link
+	link *Link
 
 	mu    sync.Mutex
 	asked map[int32]request // by correlation id: those that need it
@@ -288,7 +328,7 @@ func (f *frames) rename(frame []byte, r request) ([]byte, error) {
 	if err := resp.ReadFrom(frame[head:]); err != nil {
 		return nil, err
 	}
-	host, text, err := net.SplitHostPort(f.link.addr())
+	host, text, err := net.SplitHostPort(f.link.Addr())
 	if err != nil {
 		return nil, err
 	}
