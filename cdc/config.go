@@ -52,6 +52,12 @@ type Config struct {
 	// the entity table before its shard stops: the binlog is written before
 	// the row can be read. Default: 10 s.
 	FillWait time.Duration
+	// FillShards is how many shards are read at a time from the entity tables.
+	// Default: 4.
+	FillShards int
+	// FillMaxLag is how far a minion may be behind while its entity tables are
+	// read: beyond it reading pauses. Zero: it never pauses.
+	FillMaxLag time.Duration
 	// Logger is for what an operator should know. Default: none.
 	Logger *slog.Logger
 	// Registerer takes the metrics. Default: none.
@@ -89,6 +95,7 @@ func (c Config) withDefaults() (Config, error) {
 	def(&c.MaxTransactionBytes, 16<<20)
 	def(&c.MaxQueueBytes, 64<<20)
 	def(&c.Transcoders, runtime.GOMAXPROCS(0))
+	def(&c.FillShards, 4)
 	if c.FillWait <= 0 {
 		c.FillWait = 10 * time.Second
 	}

@@ -26,6 +26,7 @@ import (
 	"github.com/cellog/cellog/internal/kafkatest"
 	"github.com/cellog/cellog/internal/mysqltest"
 	"github.com/cellog/cellog/schemas/body"
+	"github.com/cellog/cellog/storage"
 	"github.com/cellog/cellog/storage/mysql"
 )
 
@@ -127,6 +128,26 @@ func (e entities) Heads(context.Context, func(cdc.Head) error) error { return ni
 
 func (e entities) ReadEntity(ctx context.Context, ds string, shard cellog.ShardID, after cellog.AddedID, limit int) ([]cellog.Cell, error) {
 	return mysql.ReadEntity(ctx, e.db, ds, shard, after, limit)
+}
+
+func (e entities) ScanEntity(ctx context.Context, k cdc.ShardKey, after, upTo cellog.AddedID, limit int, f func(*cellog.Cell) error) error {
+	err := mysql.ScanEntity(ctx, e.db, k.Datastore, k.Shard, after, upTo, limit, f)
+	if errors.Is(err, storage.ErrDamaged) {
+		return fmt.Errorf("%w: %w", cdc.ErrShard, err)
+	}
+	return err
+}
+
+func (e entities) CellsAt(ctx context.Context, at map[cdc.ShardKey]cellog.AddedID) (map[cdc.ShardKey]cellog.Cell, error) {
+	var places []mysql.Place
+	for k, id := range at {
+		places = append(places, mysql.Place{Datastore: k.Datastore, Shard: k.Shard, AddedID: id})
+	}
+	out := make(map[cdc.ShardKey]cellog.Cell)
+	err := mysql.CellsAt(ctx, e.db, places, func(p mysql.Place, c cellog.Cell) {
+		out[cdc.ShardKey{Datastore: p.Datastore, Shard: p.Shard}] = c
+	})
+	return out, err
 }
 
 func (e entities) Datastore(context.Context, string) (int, int, bool, error) {
