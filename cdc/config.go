@@ -39,7 +39,8 @@ type Config struct {
 	// random.
 	Mark string
 	// MaxTransactionCells and MaxTransactionBytes bound a Kafka transaction
-	// while the tailer is behind. Defaults: 10,000 and 16 MiB.
+	// while the tailer is behind; one that touches many shards may hold 16 cells a
+	// shard. Defaults: 10,000 and 16 MiB.
 	MaxTransactionCells int
 	MaxTransactionBytes int
 	// MaxQueueBytes bounds what is read and not yet committed. Default: 64

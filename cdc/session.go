@@ -337,7 +337,9 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 	defer stopRead()
 	defer context.AfterFunc(hard, stopRead)()
 
-	out := make(chan *chunk, 2*t.cfg.Transcoders+2)
+	// While a transaction is being committed the next one's cells are transcoded;
+	// the queue bounds their memory.
+	out := make(chan *chunk, 2*t.cfg.Transcoders+2+t.cfg.MaxTransactionCells/chunkItems)
 	g.Go(func() error {
 		defer q.close()
 		err := t.read(read, node, seq, cluster.GTID)

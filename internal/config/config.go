@@ -140,8 +140,8 @@ type Tailer struct {
 	TailMaster bool `yaml:"tail_master"`
 	// HeartbeatInterval is how often a heartbeat is written. Default 500ms.
 	HeartbeatInterval time.Duration `yaml:"heartbeat_interval"`
-	// TransactionCells is the most cells of one Kafka transaction. Default
-	// 10000.
+	// TransactionCells is the most cells of one Kafka transaction; one that
+	// touches many shards may hold 16 a shard. Default 10000.
 	TransactionCells int `yaml:"transaction_cells"`
 	// FillShards is how many shards are read at a time from the entity tables,
 	// where the binlog does not reach back. Default 4.
