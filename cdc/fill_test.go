@@ -231,3 +231,34 @@ func TestFillYieldsToReplication(t *testing.T) {
 		mustStop(t, tl)
 	})
 }
+
+// A transaction that touches many shards may hold more cells than one that
+// touches few: each shard costs it a position.
+func TestTransactionsOverManyShardsAreLarger(t *testing.T) {
+	for shards, want := range map[int]int{2: 100, 20: 20 * cellsPerShard} {
+		k := newFakeKafka()
+		sess, _, err := k.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := make(chan *chunk, 1000) // there already, all transcoded
+		for i := range cap(in) {
+			key := ShardKey{"trips", cellog.ShardID(i % shards)}
+			n := int64(i/shards + 1)
+			c := &chunk{done: make(chan struct{}), batch: batch{items: []item{{shard: key, seq: n, row: Row{AddedID: cellog.AddedID(n), Epoch: 1, Column: "BASE"},
+				column: &fakeMessage{cell: cellog.Cell{Datastore: "trips", Shard: key.Shard, AddedID: cellog.AddedID(n), Sequence: cellog.Sequence(n), Key: cellog.Key{Column: "BASE"}}}}}}}
+			close(c.done)
+			in <- c
+		}
+		close(in)
+		com := &committer{name: "c1", session: sess, queue: newQueue(1), maxCells: 100, maxBytes: 1 << 20, beatDue: time.Hour,
+			metrics: newMetrics(nil, "c1", func() float64 { return 0 }), stop: func(k ShardKey, err error) { t.Errorf("%s: %v", k, err) }, onCommit: func(int, []Beat) {},
+			shards: make(map[ShardKey]*published), touched: make(map[ShardKey]*published)}
+		if err := com.run(t.Context(), in); err != nil {
+			t.Fatal(err)
+		}
+		if sizes := k.sizes(); sizes[0] != want {
+			t.Errorf("%d shards: transactions of %v cells, want %d", shards, sizes, want)
+		}
+	}
+}

@@ -39,24 +39,12 @@ func openDB(a account) (*sql.DB, error) {
 type entities struct{ db *sql.DB }
 
 func (e entities) Heads(ctx context.Context, f func(cdc.Head) error) error {
-	names, err := column(ctx, e.db, "SELECT table_schema FROM information_schema.tables WHERE table_name = 'shard_log'")
+	heads, err := mysql.Heads(ctx, e.db)
 	if err != nil {
 		return err
 	}
-	for _, n := range names {
-		ds, shard, ok := cellog.ParseDatabaseName(n)
-		if !ok {
-			continue
-		}
-		h := cdc.Head{Shard: cdc.ShardKey{Datastore: ds, Shard: shard}}
-		err := e.db.QueryRowContext(ctx, "SELECT epoch, term, last_added_id FROM `"+n+"`.shard_log").Scan(&h.Epoch, &h.Term, &h.Last)
-		if errors.Is(err, sql.ErrNoRows) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if err := f(h); err != nil {
+	for _, h := range heads {
+		if err := f(cdc.Head{Shard: cdc.ShardKey{Datastore: h.Datastore, Shard: h.Shard}, Epoch: h.Epoch, Term: h.Term, Last: h.Last}); err != nil {
 			return err
 		}
 	}
@@ -93,23 +81,6 @@ func (e entities) Datastore(ctx context.Context, name string) (shards, partition
 		return 0, 0, false, nil
 	}
 	return shards, partitions, err == nil, err
-}
-
-func column(ctx context.Context, db *sql.DB, query string) ([]string, error) {
-	rows, err := db.QueryContext(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var out []string
-	for rows.Next() {
-		var s string
-		if err := rows.Scan(&s); err != nil {
-			return nil, err
-		}
-		out = append(out, s)
-	}
-	return out, rows.Err()
 }
 
 // rig is a server with one datastore, and a broker.
