@@ -16,6 +16,39 @@ import (
 	"github.com/cellog/cellog/schemas/body"
 )
 
+func (s *fakeServer) ScanEntity(ctx context.Context, k ShardKey, after, upTo cellog.AddedID, limit int, f func(*cellog.Cell) error) error {
+	if s.scan != nil {
+		if err := s.scan(k, after); err != nil {
+			return err
+		}
+	}
+	cells, err := s.ReadEntity(ctx, k.Datastore, k.Shard, after, limit)
+	if err != nil {
+		return err
+	}
+	for i := range cells {
+		if cells[i].AddedID > upTo {
+			return nil
+		}
+		if err := f(&cells[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *fakeServer) CellsAt(_ context.Context, at map[ShardKey]cellog.AddedID) (map[ShardKey]cellog.Cell, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[ShardKey]cellog.Cell)
+	for k, id := range at {
+		if rows := s.rows[k]; int(id) <= len(rows) {
+			out[k] = rows[id-1]
+		}
+	}
+	return out, nil
+}
+
 // Several shards are read at a time, no more than may be, and each one's cells
 // are published in order.
 func TestFillReadsSeveralShardsAtATime(t *testing.T) {
