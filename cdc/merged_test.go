@@ -25,7 +25,7 @@ func TestMergedTopicCatchesUp(t *testing.T) {
 		}
 		run := func(merged func(string) bool) {
 			t.Helper()
-			tl := newFakeTailer(t, k, s, func(c *Config) { c.Merged = merged })
+			tl := newFakeTailer(t, k, s, func(c *Config) { c.Merged, c.MaxTransactionCells = merged, pageRows })
 			if err := tl.Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
