@@ -170,12 +170,16 @@ func TestCreateAgainAsksForManyShardsAtATime(t *testing.T) {
 	if n := selects() - first; n > most {
 		t.Errorf("%d statements for %d shards that are all there, want at most %d", n, shards, most)
 	}
-	node.Exec(t, "DROP DATABASE trips_0007; DELETE FROM trips_0009.shard_log; DROP TABLE trips_0011.entity; DELETE FROM trips_0011.goose_db_version")
+	node.Exec(t, "DROP DATABASE trips_0007; DELETE FROM trips_0009.shard_log; DROP TABLE trips_0011.entity; DELETE FROM trips_0011.goose_db_version; DELETE FROM trips_0013.goose_db_version WHERE version_id = 2")
 	selects()
 	if heads, err := Heads(t.Context(), db); err != nil || len(heads) != shards {
 		t.Errorf("%d shards, %v", len(heads), err)
 	}
 	if n := checkDense(t, db, "trips", 11); n != 0 {
 		t.Errorf("%d rows", n)
+	}
+	var version int
+	if err := db.QueryRow("SELECT MAX(version_id) FROM trips_0013.goose_db_version").Scan(&version); err != nil || version != 2 {
+		t.Errorf("a shard of an older version stays at %d, %v", version, err)
 	}
 }
