@@ -141,7 +141,7 @@ func OpenProducer(ctx context.Context, cfg ProducerConfig) (*Producer, error) {
 		kgo.MaxBufferedRecords(200_000),
 		kgo.MaxBufferedBytes(cfg.MaxBufferedBytes),
 		kgo.StopProducerOnDataLossDetected(),
-		kgo.UnknownTopicRetries(20),            // a topic just made is not known everywhere at once
+		kgo.UnknownTopicRetries(20), // a topic just made is not known everywhere at once
 		kgo.ProducerLinger(linger),
 	)
 	if cfg.TransactionalID != "" {
