@@ -18,11 +18,6 @@ import (
 // (measured; add.partitions.to.txn.retry.backoff.ms).
 const commitGap = 2 * time.Millisecond
 
-// linger is how long a partition's records wait for more of them. A Flush, and so
-// a commit, cuts it short, so it delays nobody; much shorter, and batches over 256
-// partitions hold a record or two each, which cost a quarter more CPU (measured).
-const linger = 25 * time.Millisecond
-
 // ProducerConfig says how to produce.
 type ProducerConfig struct {
 	Config
@@ -141,8 +136,8 @@ func OpenProducer(ctx context.Context, cfg ProducerConfig) (*Producer, error) {
 		kgo.MaxBufferedRecords(200_000),
 		kgo.MaxBufferedBytes(cfg.MaxBufferedBytes),
 		kgo.StopProducerOnDataLossDetected(),
-		kgo.UnknownTopicRetries(20), // a topic just made is not known everywhere at once
-		kgo.ProducerLinger(linger),
+		kgo.UnknownTopicRetries(20),            // a topic just made is not known everywhere at once
+		kgo.ProducerLinger(2*time.Millisecond), // a Flush cuts it short
 	)
 	if cfg.TransactionalID != "" {
 		opts = append(opts,
