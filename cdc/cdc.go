@@ -92,6 +92,16 @@ type EntityReader interface {
 	// returned, which is no error; an error marked ErrShard says that a row is
 	// damaged.
 	ReadEntity(ctx context.Context, datastore string, shard cellog.ShardID, after cellog.AddedID, limit int) ([]cellog.Cell, error)
+	// ScanEntity calls f for the cells of a shard with after < added_id <= upTo,
+	// in order, at most limit of them; their bodies are as stored. The cell and
+	// its body are f's until it returns; its error ends the scan and is
+	// returned. An error marked ErrShard says that the row behind the last one
+	// given is damaged. It is called from several goroutines.
+	ScanEntity(ctx context.Context, shard ShardKey, after, upTo cellog.AddedID, limit int, f func(*cellog.Cell) error) error
+	// CellsAt returns the cells that are at the given places, without their
+	// bodies, by shard; where there is none, none is returned. It asks for many
+	// shards at a time.
+	CellsAt(ctx context.Context, at map[ShardKey]cellog.AddedID) (map[ShardKey]cellog.Cell, error)
 	// Datastore returns a row of cellog_meta.datastores; ok is false if there
 	// is none.
 	Datastore(ctx context.Context, name string) (shards, partitions int, ok bool, err error)
@@ -113,6 +123,9 @@ type Node struct {
 	Master   bool
 	Source   Source
 	Entities EntityReader
+	// Lag says how far the server is behind its master; known is false when it
+	// cannot be told. Nil: it is never behind.
+	Lag func(ctx context.Context) (lag time.Duration, known bool)
 }
 
 // Datastore is what the tailer knows of a datastore.

@@ -17,6 +17,10 @@ import (
 const (
 	gatherTime  = 5 * time.Millisecond
 	behindCells = 1024
+	// cellsPerShard is how many cells a transaction may hold for each shard that
+	// it touches, however few it may hold otherwise: its end costs something for
+	// each of them, a position at least.
+	cellsPerShard = 16
 )
 
 // committer puts transcoded cells into Kafka transactions, in order. It
@@ -121,7 +125,7 @@ func (c *committer) gather(ctx context.Context, ch *chunk, in <-chan *chunk) err
 		if err := c.send(ctx, ch); err != nil {
 			return err
 		}
-		if c.cells >= c.maxCells || c.bytes >= c.maxBytes {
+		if c.cells >= max(c.maxCells, cellsPerShard*len(c.touched)) || c.bytes >= c.maxBytes {
 			return nil
 		}
 		select { // what is there already costs no time

@@ -54,7 +54,8 @@ type Config struct {
 	// random.
 	Mark string
 	// MaxTransactionCells and MaxTransactionBytes bound a Kafka transaction
-	// while the tailer is behind. Defaults: 10,000 and 16 MiB.
+	// while the tailer is behind; one that touches many shards may hold 16 cells a
+	// shard. Defaults: 10,000 and 16 MiB.
 	MaxTransactionCells int
 	MaxTransactionBytes int
 	// MaxQueueBytes bounds what is read and not yet committed. Default: 64
@@ -67,6 +68,12 @@ type Config struct {
 	// the entity table before its shard stops: the binlog is written before
 	// the row can be read. Default: 10 s.
 	FillWait time.Duration
+	// FillShards is how many shards are read at a time from the entity tables.
+	// Default: 4.
+	FillShards int
+	// FillMaxLag is how far a minion may be behind while its entity tables are
+	// read: beyond it reading pauses. Zero: it never pauses.
+	FillMaxLag time.Duration
 	// Logger is for what an operator should know. Default: none.
 	Logger *slog.Logger
 	// Registerer takes the metrics. Default: none.
@@ -110,6 +117,7 @@ func (c Config) withDefaults() (Config, error) {
 	def(&c.MaxTransactionBytes, 16<<20)
 	def(&c.MaxQueueBytes, 64<<20)
 	def(&c.Transcoders, runtime.GOMAXPROCS(0))
+	def(&c.FillShards, 4)
 	if c.FillWait <= 0 {
 		c.FillWait = 10 * time.Second
 	}

@@ -25,7 +25,10 @@
 //     transaction, and an older tailer is fenced before a newer one reads
 //     where to go on.
 //  3. What the binlog has lost, or never held in memory, comes from the entity
-//     table.
+//     tables: Config.FillShards of them are read at a time, by pages of at most
+//     1,000 rows and 1 MiB of bodies (or one that is bigger), each shard's in
+//     order. A shard that lacks a row, or has a damaged one, stops before it;
+//     the others go on.
 //  4. A node is tailed only if it holds, at each shard's last place, the cell
 //     that was published.
 //  5. Two tailers never fence each other in turn: one stands by while the
@@ -41,11 +44,18 @@
 // noticed, and that the position of the binlog moves while a shard is stopped:
 // it stays, so that a restart meets the reason again.
 //
+// Reading the entity tables is work that a minion lacks to follow its master: while
+// it is further behind than Config.FillMaxLag, reading pauses, but for a page a
+// minute, since it may be behind for another reason, or on purpose. The log says
+// so, and cellog_cdc_fill_paused; Status.Fill and a line every 10 s say how far it
+// is. Until it has ended no heartbeat arrives, and Ready fails: the stream is
+// behind.
+//
 // When the MySQL node is away, the session ends and a new one tries the nodes
 // again, best first, every 50 ms to 5 s; likewise when the node shows nothing
 // for 15 s of what is written on the master. When Kafka is away, the session waits
-// and then ends likewise; memory stays bounded by Config.MaxQueueBytes. When
-// the entity tables cannot be read, the same. When the master takes no
-// heartbeats, cells flow on, and Ready fails. While no node can tell whether the
-// cluster is paused, what is known stands.
+// and then ends likewise; memory stays bounded by Config.MaxQueueBytes, and a
+// page for each shard that is being read. When the entity tables cannot be read,
+// the same. When the master takes no heartbeats, cells flow on, and Ready fails.
+// While no node can tell whether the cluster is paused, what is known stands.
 package cdc

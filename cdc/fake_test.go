@@ -28,8 +28,9 @@ type fakeServer struct {
 	rows   map[ShardKey][]cellog.Cell
 	epoch  cellog.Epoch // of the shards and of what is put next
 	more   chan struct{}
-	fail   func() error // asked before each transaction
-	hide   func() bool  // asked by Heads: the rows cannot be read yet
+	fail   func() error                                 // asked before each transaction
+	hide   func() bool                                  // asked by Heads: the rows cannot be read yet
+	scan   func(k ShardKey, after cellog.AddedID) error // asked before each ScanEntity
 }
 
 func newFakeServer() *fakeServer {

@@ -17,7 +17,7 @@ func TestMergedTopicCatchesUp(t *testing.T) {
 		k, s := newFakeKafka(), newFakeServer()
 		on, off := func(string) bool { return true }, func(string) bool { return false }
 		put := func() {
-			for range 3 * fillPage / 10 {
+			for range 3 * pageRows / 10 {
 				s.put(shard0, "BASE", 3)
 				s.put(shard0, "STATUS", 7)
 				s.put(shard1, "BASE", 1)
@@ -25,7 +25,7 @@ func TestMergedTopicCatchesUp(t *testing.T) {
 		}
 		run := func(merged func(string) bool) {
 			t.Helper()
-			tl := newFakeTailer(t, k, s, func(c *Config) { c.Merged = merged })
+			tl := newFakeTailer(t, k, s, func(c *Config) { c.Merged, c.MaxTransactionCells = merged, pageRows })
 			if err := tl.Start(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -43,7 +43,7 @@ func TestMergedTopicCatchesUp(t *testing.T) {
 				t.Errorf("%s: %d cells and %d merged, want %d and %d", key, n, m, cells, merged)
 			}
 		}
-		const each = 3 * fillPage // of shard 0, a tenth of it of shard 1
+		const each = 3 * pageRows // of shard 0, a tenth of it of shard 1
 		put()
 		run(off)
 		check(shard0, 2*each, 0)

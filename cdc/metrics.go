@@ -12,6 +12,7 @@ type metrics struct {
 	commitTime   prometheus.Histogram
 	filled       prometheus.Counter
 	skipped      prometheus.Counter
+	fillPaused   prometheus.Gauge
 	sessions     *prometheus.CounterVec
 	lag          prometheus.GaugeFunc
 	beatFailures prometheus.Counter
@@ -37,8 +38,9 @@ func newMetrics(reg prometheus.Registerer, cluster string, lag, lagCells func() 
 		commitTime: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "cellog_cdc_commit_seconds",
 			Help: "Time from the first record of a Kafka transaction to its commit.", ConstLabels: labels,
 			Buckets: []float64{.001, .002, .004, .008, .016, .032, .064, .128, .256, .512, 1, 2, 5, 10}}),
-		filled:  counter("cellog_cdc_cells_from_entity_total", "Cells read from the entity table because the binlog did not have them."),
-		skipped: counter("cellog_cdc_cells_skipped_total", "Rows that the binlog repeated after a restart."),
+		filled:     counter("cellog_cdc_cells_from_entity_total", "Cells read from the entity table because the binlog did not have them."),
+		skipped:    counter("cellog_cdc_cells_skipped_total", "Rows that the binlog repeated after a restart."),
+		fillPaused: gauge("cellog_cdc_fill_paused", "1 while reading the entity tables pauses because the node lags."),
 		sessions: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cellog_cdc_sessions_total",
 			Help: "Ended sessions by reason: stopped, paused, fenced, refused, not_open, no_node, silent, failed.", ConstLabels: labels}, []string{"reason"}),
 		lag: prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "cellog_cdc_lag_seconds", ConstLabels: labels,
@@ -52,7 +54,7 @@ func newMetrics(reg prometheus.Registerer, cluster string, lag, lagCells func() 
 		paused:       gauge("cellog_cdc_paused", "1 while an operator has paused the cluster (cellog tail pause)."),
 	}
 	if reg != nil {
-		reg.MustRegister(m.cells, m.bytes, m.commits, m.commitTime, m.filled, m.skipped, m.sessions,
+		reg.MustRegister(m.cells, m.bytes, m.commits, m.commitTime, m.filled, m.skipped, m.fillPaused, m.sessions,
 			m.lag, m.beatFailures, m.stopped, m.queueBytes, m.standingBy, m.paused, m.lagCells)
 	}
 	return m

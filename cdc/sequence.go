@@ -10,9 +10,6 @@ import (
 	"github.com/cellog/cellog/schemas/position"
 )
 
-// fillPage is how many rows are read from an entity table at a time.
-const fillPage = 500
-
 // askAgain is how long a datastore that cellog_meta does not know is taken to
 // be none.
 const askAgain = time.Second
@@ -35,7 +32,8 @@ type sequencer struct {
 	stop     func(shard ShardKey, err error) // tells; called once per shard
 	refused  map[ShardKey]Stop               // by earlier sessions
 	merged   func(datastore string) bool
-	fillWait time.Duration
+	reading  reading
+	progress func(f Fill, log bool) // tells how far a fill is, zero at its end
 	metrics  *metrics
 
 	shards     map[ShardKey]*shardState
@@ -260,78 +258,6 @@ func (s *sequencer) next(ctx context.Context, k ShardKey, st *shardState, r *Row
 		st.epoch, st.first = r.Epoch, r.AddedID
 	}
 	st.last, st.columns[r.Column] = r.AddedID, seq+1
-	return nil
-}
-
-// fill takes the rows after last up to upTo from entity. The server must have
-// them: it has written a later one of the shard into its binlog.
-func (s *sequencer) fill(ctx context.Context, k ShardKey, st *shardState, upTo cellog.AddedID) error {
-	deadline := time.Now().Add(s.fillWait)
-	for st.last < upTo && !st.stopped {
-		cells, err := s.entities.ReadEntity(ctx, k.Datastore, k.Shard, st.last, fillPage)
-		if errors.Is(err, ErrShard) {
-			s.halt(k, st, err)
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read %s.entity after %d: %w", k, st.last, err)
-		}
-		before := st.last
-		for i := range cells {
-			c := &cells[i]
-			if c.AddedID != st.last+1 {
-				break
-			}
-			r := Row{AddedID: c.AddedID, Epoch: c.Epoch, RowKey: c.Row, Column: c.Column, Ref: c.Ref,
-				Body: c.Body, CreatedAt: c.CreatedAt, TraceParent: c.TraceParent}
-			if err := s.next(ctx, k, st, &r); err != nil {
-				return err
-			}
-			if st.stopped {
-				break
-			}
-			s.metrics.filled.Inc()
-		}
-		// What is gathered goes on its way page by page, so that memory stays
-		// bounded however long the way is.
-		if err := s.flush(ctx, nil, ""); err != nil {
-			return err
-		}
-		if st.last > before || st.stopped {
-			continue
-		}
-		if time.Now().After(deadline) {
-			s.halt(k, st, fmt.Errorf("%w: the binlog goes on at added_id %d, but neither it nor the entity table has %d, which must come next: compare the table with the cluster's other nodes", ErrShard, upTo+1, st.last+1))
-			return nil
-		}
-		if err := sleep(ctx, 20*time.Millisecond); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// fillAll takes every shard up to its head from entity.
-func (s *sequencer) fillAll(ctx context.Context) error {
-	var heads []Head
-	if err := s.entities.Heads(ctx, func(h Head) error { heads = append(heads, h); return nil }); err != nil {
-		return fmt.Errorf("read the heads of the shards: %w", err)
-	}
-	for _, h := range heads {
-		if h.Last == 0 {
-			continue
-		}
-		st, err := s.state(ctx, h.Shard)
-		if err != nil {
-			return err
-		}
-		if st == nil || h.Last <= st.last {
-			continue
-		}
-		if err := s.fill(ctx, h.Shard, st, h.Last); err != nil {
-			return err
-		}
-	}
 	return nil
 }
 

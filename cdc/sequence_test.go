@@ -15,7 +15,7 @@ func TestRowBehindAHoleIsTakenOnce(t *testing.T) {
 	s.put(k, "BASE", 3)
 	var got []cellog.AddedID
 	seq := &sequencer{
-		cluster: "c1", entities: s, merged: func(string) bool { return false }, fillWait: time.Second,
+		cluster: "c1", entities: s, merged: func(string) bool { return false }, reading: reading{entities: s, wait: time.Second}, progress: func(Fill, bool) {},
 		metrics: newMetrics(nil, "c1", func() float64 { return 0 }, func() float64 { return 0 }),
 		topic:   func(context.Context, *Datastore, string) error { return nil },
 		stop:    func(k ShardKey, err error) { t.Errorf("shard %s stopped: %v", k, err) },

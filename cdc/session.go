@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -153,7 +152,7 @@ func (t *Tailer) run(ctx context.Context, sess Session, pos Positions) error {
 			if c.err != nil {
 				return c.err
 			}
-			if err := t.catchUp(ctx, sess, c.node, c.seq, pos); err != nil {
+			if err := t.catchUp(ctx, sess, &c.seq.reading, c.seq, pos); err != nil {
 				return err
 			}
 			return t.stream(ctx, sess, c.node, c.seq, pos, careful)
@@ -219,9 +218,30 @@ func (t *Tailer) newSequencer(node Node, sess Session, refused map[ShardKey]Stop
 	return &sequencer{
 		cluster: t.cfg.Cluster, entities: node.Entities, topic: sess.Topic,
 		stop: t.stopShard, refused: refused, merged: t.cfg.Merged,
-		fillWait: t.cfg.FillWait, metrics: t.metrics,
+		reading: t.newReading(node), progress: t.filled(node), metrics: t.metrics,
 		shards: make(map[ShardKey]*shardState), datastores: make(map[string]*Datastore),
 		topics: make(map[topicKey]struct{}), unknown: make(map[string]time.Time),
+	}
+}
+
+// newReading leaves the lag of a master, and of a node that cannot tell, alone.
+func (t *Tailer) newReading(node Node) reading {
+	r := reading{entities: node.Entities, shards: t.cfg.FillShards, wait: t.cfg.FillWait}
+	if node.Lag != nil && t.cfg.FillMaxLag > 0 {
+		r.yield = &yielder{lag: node.Lag, most: t.cfg.FillMaxLag, logger: t.cfg.Logger, cluster: t.cfg.Cluster, node: node.Name, metrics: t.metrics}
+	}
+	return r
+}
+
+// filled tells how far a fill is.
+func (t *Tailer) filled(node Node) func(Fill, bool) {
+	return func(f Fill, log bool) {
+		t.shows() // reading the tables goes on, also while it pauses for a node that lags
+		t.set(func(s *Status) { s.Fill = f })
+		if log {
+			t.cfg.Logger.Info("reading from the entity tables", "cluster", t.cfg.Cluster, "node", node.Name, "cells", f.Cells, "of", f.Of,
+				"percent", 100*f.Cells/max(f.Of, 1), "cells_per_second", int64(f.PerSecond))
+		}
 	}
 }
 
@@ -269,46 +289,30 @@ func (t *Tailer) check(ctx context.Context, sess Session, node Node, seq *sequen
 	if err != nil {
 		return nil, err
 	}
-	var mu sync.Mutex
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(8)
+	at := make(map[ShardKey]cellog.AddedID, len(verified))
 	for k, v := range verified {
-		if v.Err != nil {
-			mu.Lock()
+		switch {
+		case v.Err != nil:
 			stops[k] = fmt.Errorf("%w: %w", ErrShard, v.Err)
-			mu.Unlock()
-			continue
+		case v.Last.AddedID > 0: // else expired in Kafka: nothing to compare
+			at[k] = v.Last.AddedID
 		}
-		if v.Last.AddedID == 0 {
-			continue // expired in Kafka: nothing to compare
+	}
+	cells, err := node.Entities.CellsAt(ctx, at)
+	if err != nil {
+		return nil, fmt.Errorf("read the last published cells: %w", err)
+	}
+	for k, id := range at {
+		last := verified[k].Last
+		switch there, ok := cells[k]; {
+		case !ok:
+			return nil, fmt.Errorf("%w: %s, added_id %d", ErrNodeBehind, k, id)
+		case there.Epoch != last.Epoch || there.Key != last.Key:
+			return nil, fmt.Errorf("%w: %s, added_id %d: published (epoch %d, %s), there (epoch %d, %s)",
+				ErrNodeDiffers, k, id, last.Epoch, last.Key, there.Epoch, there.Key)
 		}
-		g.Go(func() error {
-			err := t.compare(ctx, node, k, &v.Last)
-			if errors.Is(err, ErrShard) {
-				mu.Lock()
-				stops[k] = err
-				mu.Unlock()
-				return nil
-			}
-			return err
-		})
 	}
-	return stops, g.Wait()
-}
-
-// compare looks at entity for the shard's last published cell.
-func (t *Tailer) compare(ctx context.Context, node Node, k ShardKey, last *cellog.Cell) error {
-	cells, err := node.Entities.ReadEntity(ctx, k.Datastore, k.Shard, last.AddedID-1, 1)
-	switch {
-	case err != nil:
-		return fmt.Errorf("read %s.entity at %d: %w", k, last.AddedID, err)
-	case len(cells) == 0 || cells[0].AddedID != last.AddedID:
-		return fmt.Errorf("%w: %s, added_id %d", ErrNodeBehind, k, last.AddedID)
-	case cells[0].Epoch != last.Epoch || cells[0].Key != last.Key:
-		return fmt.Errorf("%w: %s, added_id %d: published (epoch %d, %s), there (epoch %d, %s)",
-			ErrNodeDiffers, k, last.AddedID, last.Epoch, last.Key, cells[0].Epoch, cells[0].Key)
-	}
-	return nil
+	return stops, nil
 }
 
 // stream runs the pipeline until the source or Kafka fails, or ctx ends; then
@@ -344,7 +348,9 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 	defer context.AfterFunc(hard, stopRead)()
 
 	var pausing atomic.Bool
-	out := make(chan *chunk, 2*t.cfg.Transcoders+2)
+	// While a transaction is being committed the next one's cells are transcoded;
+	// the queue bounds their memory.
+	out := make(chan *chunk, 2*t.cfg.Transcoders+2+t.cfg.MaxTransactionCells/chunkItems)
 	g.Go(func() error {
 		if t.cfg.Paused != nil && t.awaitPause(read, true) {
 			pausing.Store(true)

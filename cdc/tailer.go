@@ -49,6 +49,8 @@ type Status struct {
 	Node string
 	// Stopped are the shards that need an operator, with the reason.
 	Stopped map[ShardKey]error
+	// Fill says how far reading from the entity tables is, while it goes on.
+	Fill Fill
 	// LastCommit is when Kafka last took a transaction.
 	LastCommit time.Time
 	// Cells is how many cells this tailer has published since New.

@@ -57,7 +57,7 @@ func latency(b *testing.B, rate int, length time.Duration) {
 	}
 	db := node.As(b, a, "")
 	tl, err := cdc.New(cdc.Config{Cluster: "c1", Publisher: pub, Nodes: func(context.Context) ([]cdc.Node, error) {
-		return []cdc.Node{{Name: "n1", Master: true, Source: src, Entities: entities{db}}}, nil
+		return []cdc.Node{{Name: "n1", Master: true, Source: src, Entities: entities{db: db, shards: shards}}}, nil
 	}})
 	if err != nil {
 		b.Fatal(err)

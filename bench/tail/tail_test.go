@@ -2,7 +2,6 @@ package tail
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -21,12 +20,9 @@ import (
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/cdc"
 	"github.com/cellog/cellog/cdc/binlog"
-	"github.com/cellog/cellog/cdc/publish"
-	"github.com/cellog/cellog/internal/kafka"
 	"github.com/cellog/cellog/internal/kafkatest"
 	"github.com/cellog/cellog/internal/mysqltest"
 	"github.com/cellog/cellog/schemas/body"
-	"github.com/cellog/cellog/storage/mysql"
 )
 
 func TestMain(m *testing.M) {
@@ -74,13 +70,19 @@ func trip(r *rand.Rand) []byte {
 func fill(b *testing.B, node *mysqltest.Node, n int) (stored, text int) {
 	b.Helper()
 	node.CreateShards(b, datastore, shards)
+	return fillShards(b, node, shards, n)
+}
+
+// fillShards is fill for shards that are there; so many must be a multiple of 4.
+func fillShards(b *testing.B, node *mysqltest.Node, shards, n int) (stored, text int) {
+	b.Helper()
 	db := node.DB(b, "")
 	var storedBytes, textBytes atomic.Int64
 	var g errgroup.Group
 	for w := range 4 {
 		g.Go(func() error {
 			rnd := rand.New(rand.NewPCG(1, uint64(w)))
-			last := [shards]int{}
+			last := make([]int, shards)
 			for i := w; i < n/perTx; i += 4 {
 				// A shard belongs to one writer, so it can count by itself.
 				shard := (i % shards / 4 * 4) + w
@@ -119,18 +121,6 @@ func fill(b *testing.B, node *mysqltest.Node, n int) (stored, text int) {
 		b.Fatal(err)
 	}
 	return int(storedBytes.Load()) / n, int(textBytes.Load()) / n
-}
-
-type entities struct{ db *sql.DB }
-
-func (e entities) Heads(context.Context, func(cdc.Head) error) error { return nil }
-
-func (e entities) ReadEntity(ctx context.Context, ds string, shard cellog.ShardID, after cellog.AddedID, limit int) ([]cellog.Cell, error) {
-	return mysql.ReadEntity(ctx, e.db, ds, shard, after, limit)
-}
-
-func (e entities) Datastore(context.Context, string) (int, int, bool, error) {
-	return shards, shards, true, nil
 }
 
 func cpu() time.Duration {
@@ -190,6 +180,12 @@ func readDrop(b *testing.B, src cdc.Source, n int) time.Duration {
 	return took
 }
 
+// fromStart lets a tailer without positions read the binlog from its first
+// transaction on, as if there were no entity tables.
+type fromStart struct{ cdc.Source }
+
+func (fromStart) Now(context.Context) (string, error) { return "", nil }
+
 // BenchmarkDrain drains the backlog once per iteration, to a new set of topics.
 func BenchmarkDrain(b *testing.B) {
 	n := cells(b)
@@ -209,36 +205,7 @@ func BenchmarkDrain(b *testing.B) {
 		bare := readDrop(b, src, n)
 		bareCPU := cpu() - before
 
-		pub, err := publish.New(publish.Config{Kafka: kafka.Config{Addrs: kafkatest.Start(b).Addrs()}, Cluster: "c1", Prefix: kafkatest.Prefix(b)})
-		if err != nil {
-			b.Fatal(err)
-		}
-		if _, err := pub.WriteFirstOpen(b.Context(), "n1", "u1"); err != nil {
-			b.Fatal(err)
-		}
-		tl, err := cdc.New(cdc.Config{Cluster: "c1", Publisher: pub, Nodes: func(context.Context) ([]cdc.Node, error) {
-			return []cdc.Node{{Name: "n1", Master: true, Source: src, Entities: entities{db}}}, nil
-		}})
-		if err != nil {
-			b.Fatal(err)
-		}
-		before = cpu()
-		began := time.Now()
-		if err := tl.Start(b.Context()); err != nil {
-			b.Fatal(err)
-		}
-		for tl.Status().Cells < int64(n) {
-			if s := tl.Status(); len(s.Stopped) > 0 || time.Since(began) > 10*time.Minute {
-				b.Fatalf("%+v", s)
-			}
-			time.Sleep(time.Millisecond)
-		}
-		took := time.Since(began)
-		used := cpu() - before
-		if err := tl.Stop(b.Context()); err != nil {
-			b.Fatal(err)
-		}
-		pub.Close()
+		took, used := drain(b, cdc.Node{Name: "n1", Master: true, Source: fromStart{src}, Entities: entities{db: db, shards: shards}}, n)
 		var mem runtime.MemStats
 		runtime.ReadMemStats(&mem)
 		rate, bareRate := float64(n)/took.Seconds(), float64(n)/bare.Seconds()

@@ -73,6 +73,23 @@ func (e table) ReadEntity(_ context.Context, _ string, _ cellog.ShardID, after c
 	return append([]cellog.Cell(nil), rest[:min(limit, len(rest))]...), nil
 }
 
+func (e table) ScanEntity(_ context.Context, _ cdc.ShardKey, after, upTo cellog.AddedID, limit int, f func(*cellog.Cell) error) error {
+	for _, c := range e[min(int(after), len(e)):min(int(upTo), int(after)+limit, len(e))] {
+		if err := f(&c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e table) CellsAt(_ context.Context, at map[cdc.ShardKey]cellog.AddedID) (map[cdc.ShardKey]cellog.Cell, error) {
+	out := make(map[cdc.ShardKey]cellog.Cell)
+	if id := at[shard2]; id > 0 && int(id) <= len(e) {
+		out[shard2] = e[id-1]
+	}
+	return out, nil
+}
+
 func (e table) Datastore(context.Context, string) (int, int, bool, error) { return 4, 2, true, nil }
 
 // publishAll commits the table's cells and their position.

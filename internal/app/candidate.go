@@ -281,22 +281,26 @@ func compareLast(ctx context.Context, pub *publish.Publisher, node entities, pos
 	if err != nil {
 		return err
 	}
+	at := map[cdc.ShardKey]cellog.AddedID{}
 	for k, v := range found {
 		if v.Err != nil {
 			return fmt.Errorf("shard %s: %w", k, v.Err)
 		}
-		if v.Last.AddedID == 0 {
-			continue // expired in Kafka: nothing to compare
+		if v.Last.AddedID > 0 { // else expired in Kafka: nothing to compare
+			at[k] = v.Last.AddedID
 		}
-		cells, err := node.ReadEntity(ctx, k.Datastore, k.Shard, v.Last.AddedID-1, 1)
-		if err != nil {
-			return fmt.Errorf("shard %s: %w", k, err)
+	}
+	cells, err := node.CellsAt(ctx, at)
+	if err != nil {
+		return err
+	}
+	for k, id := range at {
+		c, ok := cells[k]
+		if !ok {
+			return fmt.Errorf("shard %s: the node does not have added_id %d, which is final", k, id)
 		}
-		if len(cells) == 0 || cells[0].AddedID != v.Last.AddedID {
-			return fmt.Errorf("shard %s: the node does not have added_id %d, which is final", k, v.Last.AddedID)
-		}
-		if c := cells[0]; c.Epoch != v.Last.Epoch || c.Key != v.Last.Key {
-			return fmt.Errorf("shard %s: the node has another cell at added_id %d than Kafka: (epoch %d, %s), not (epoch %d, %s)", k, c.AddedID, c.Epoch, c.Key, v.Last.Epoch, v.Last.Key)
+		if last := found[k].Last; c.Epoch != last.Epoch || c.Key != last.Key {
+			return fmt.Errorf("shard %s: the node has another cell at added_id %d than Kafka: (epoch %d, %s), not (epoch %d, %s)", k, id, c.Epoch, c.Key, last.Epoch, last.Key)
 		}
 	}
 	return nil

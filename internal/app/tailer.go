@@ -15,6 +15,7 @@ import (
 	"github.com/cellog/cellog/cdc/publish"
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/mysqlconn"
+	"github.com/cellog/cellog/internal/mysqlreplica"
 	"github.com/cellog/cellog/storage"
 	"github.com/cellog/cellog/storage/mysql"
 )
@@ -43,7 +44,7 @@ type Tailers struct {
 
 // NewTailers builds the tailers; Start runs them.
 func NewTailers(cfg *config.Config, env Env) (*Tailers, error) {
-	p, err := openPools(cfg, tailerAccount, mysqlconn.Config{MaxOpen: 8, ReadTimeout: serverSilence, Session: map[string]string{"time_zone": "'+00:00'"}})
+	p, err := openPools(cfg, tailerAccount, mysqlconn.Config{MaxOpen: 8 + cfg.Tailer.FillShards, ReadTimeout: serverSilence, Session: map[string]string{"time_zone": "'+00:00'"}})
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +89,8 @@ func (t *Tailers) add(cfg *config.Config, c *config.Cluster, env Env) error {
 		Paused: servers.paused, Heads: servers.heads,
 		Beat: servers.beat, BeatEvery: cfg.Tailer.HeartbeatInterval,
 		MaxTransactionCells: cfg.Tailer.TransactionCells,
-		Logger:              env.log(), Registerer: env.Registry,
+		FillShards:          cfg.Tailer.FillShards, FillMaxLag: cfg.Tailer.FillMaxLag,
+		Logger: env.log(), Registerer: env.Registry,
 	})
 	if err != nil {
 		return err
@@ -212,6 +214,7 @@ func (s *servers) nodes(ctx context.Context) ([]cdc.Node, error) {
 		case node.Master:
 			masters = append(masters, node)
 		default:
+			node.Lag = s.lag(n.Name)
 			minions = append(minions, node)
 		}
 	}
@@ -247,6 +250,17 @@ func (s *servers) heads(ctx context.Context, f func(cdc.Head) error) error {
 		return errors.Join(errors.New("no node is writable"), err)
 	}
 	return entities{s.pools.get(s.cluster.Name, names[0])}.Heads(ctx, f)
+}
+
+// lag asks a minion how far it is behind. One that does not follow now, or gives
+// no answer, cannot tell.
+func (s *servers) lag(node string) func(context.Context) (time.Duration, bool) {
+	return func(ctx context.Context) (time.Duration, bool) {
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		st, err := mysqlreplica.Status(ctx, s.pools.get(s.cluster.Name, node))
+		return st.Lag, err == nil && st.LagKnown
+	}
 }
 
 // beat writes a heartbeat on the master. All servers are asked at a time: one
@@ -300,6 +314,28 @@ func (e entities) ReadEntity(ctx context.Context, datastore string, shard cellog
 		return nil, fmt.Errorf("%w: %w", cdc.ErrShard, err)
 	}
 	return cells, err
+}
+
+// ScanEntity reads a shard's cells in order, without copies.
+func (e entities) ScanEntity(ctx context.Context, shard cdc.ShardKey, after, upTo cellog.AddedID, limit int, f func(*cellog.Cell) error) error {
+	err := mysql.ScanEntity(ctx, e.db, shard.Datastore, shard.Shard, after, upTo, limit, f)
+	if errors.Is(err, storage.ErrDamaged) {
+		return fmt.Errorf("%w: %w", cdc.ErrShard, err)
+	}
+	return err
+}
+
+// CellsAt reads one cell of each of many shards.
+func (e entities) CellsAt(ctx context.Context, at map[cdc.ShardKey]cellog.AddedID) (map[cdc.ShardKey]cellog.Cell, error) {
+	var places []mysql.Place
+	for k, id := range at {
+		places = append(places, mysql.Place{Datastore: k.Datastore, Shard: k.Shard, AddedID: id})
+	}
+	out := make(map[cdc.ShardKey]cellog.Cell, len(at))
+	err := mysql.CellsAt(ctx, e.db, places, func(p mysql.Place, c cellog.Cell) {
+		out[cdc.ShardKey{Datastore: p.Datastore, Shard: p.Shard}] = c
+	})
+	return out, err
 }
 
 // Datastore reads what the server records about a datastore.

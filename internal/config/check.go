@@ -54,6 +54,8 @@ func (c *Config) check() []problem {
 	}
 	k.duration("tailer.heartbeat_interval", c.Tailer.HeartbeatInterval, 10*time.Millisecond, time.Minute)
 	k.number("tailer.transaction_cells", int64(c.Tailer.TransactionCells), 1, 1<<20)
+	k.number("tailer.fill_shards", int64(c.Tailer.FillShards), 1, 64)
+	k.duration("tailer.fill_max_lag", c.Tailer.FillMaxLag, 0, 24*time.Hour)
 	k.duration("tailer.auto_promote", c.Tailer.AutoPromote, 0, 24*time.Hour)
 	for i := range c.Clusters {
 		if c.Tailer.AutoPromote > 0 && c.Clusters[i].Accounts.Admin.User == "" {

@@ -140,9 +140,16 @@ type Tailer struct {
 	TailMaster bool `yaml:"tail_master"`
 	// HeartbeatInterval is how often a heartbeat is written. Default 500ms.
 	HeartbeatInterval time.Duration `yaml:"heartbeat_interval"`
-	// TransactionCells is the most cells of one Kafka transaction. Default
-	// 10000.
+	// TransactionCells is the most cells of one Kafka transaction; one that
+	// touches many shards may hold 16 a shard. Default 10000.
 	TransactionCells int `yaml:"transaction_cells"`
+	// FillShards is how many shards are read at a time from the entity tables,
+	// where the binlog does not reach back. Default 4.
+	FillShards int `yaml:"fill_shards"`
+	// FillMaxLag is how far a minion may be behind while its entity tables are
+	// read: beyond it reading pauses, for a minute at most. Default 10s. 0: it
+	// never pauses.
+	FillMaxLag time.Duration `yaml:"fill_max_lag"`
 	// AutoPromote is for how long a cluster's master may be away before this
 	// process makes another node the master; it then also makes an opened node
 	// writable that comes back from a restart. It needs accounts.admin, and
@@ -183,7 +190,7 @@ func Default() Config {
 	return Config{
 		Worker: Worker{Listen: "127.0.0.1:8080", Copies: 1, ShutdownGrace: 10 * time.Second, PutTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second},
 		Limits: Limits{BodyBytes: 8 << 20, JSONDepth: 1000, BatchCells: 10000, BatchBytes: 64 << 20, QueueBytes: 256 << 20},
-		Tailer: Tailer{HeartbeatInterval: 500 * time.Millisecond, TransactionCells: 10000},
+		Tailer: Tailer{HeartbeatInterval: 500 * time.Millisecond, TransactionCells: 10000, FillShards: 4, FillMaxLag: 10 * time.Second},
 		Admin:  Admin{Listen: "127.0.0.1:9180", MaxLag: 10 * time.Second},
 		Log:    Log{Level: "info", Format: "text"},
 	}

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -97,8 +100,12 @@ func createShards(ctx context.Context, cfg CreateConfig, masters []*admin) error
 	// One that is somewhere already stays there: it may have moved, or a cluster may
 	// be new.
 	on := map[cellog.ShardID][]int{}
+	made := make([]map[string]bool, len(masters))
 	for i, m := range masters {
 		heads, err := Heads(ctx, m.db)
+		if err == nil {
+			made[i], err = m.made(ctx, heads)
+		}
 		if err != nil {
 			return fmt.Errorf("storage/mysql: create %s: cluster %q: %w", cfg.Name, cfg.Clusters[i].Name, err)
 		}
@@ -119,7 +126,15 @@ func createShards(ctx context.Context, cfg CreateConfig, masters []*admin) error
 				places = []int{n % len(masters)}
 			}
 			for _, i := range places {
-				if err := masters[i].createShard(ctx, cfg, cellog.ShardID(n)); err != nil {
+				database := cellog.DatabaseName(cfg.Name, cellog.ShardID(n))
+				var err error
+				if !made[i][database] {
+					err = masters[i].createShard(ctx, database)
+				}
+				if err == nil {
+					err = cfg.grant(ctx, masters[i].db, database)
+				}
+				if err != nil {
 					return fmt.Errorf("storage/mysql: create %s: shard %d on cluster %q: %w", cfg.Name, n, cfg.Clusters[i].Name, err)
 				}
 			}
@@ -220,8 +235,54 @@ func (a *admin) record(ctx context.Context, cfg CreateConfig) error {
 	return nil
 }
 
-func (a *admin) createShard(ctx context.Context, cfg CreateConfig, shard cellog.ShardID) error {
-	database := cellog.DatabaseName(cfg.Name, shard)
+// made returns which of the shards that have a log have all their migrations
+// too. It asks for many at a time: a creation that is run again, over thousands
+// of shards, is about the few that it lacks.
+func (a *admin) made(ctx context.Context, heads []ShardHead) (map[string]bool, error) {
+	files, err := fs.Glob(sqlfiles.Shard(), "*.sql")
+	if err != nil {
+		return nil, err
+	}
+	rows, err := a.db.QueryContext(ctx, "SELECT table_schema FROM information_schema.tables WHERE table_name = ?", goose.DefaultTablename)
+	if err != nil {
+		return nil, err
+	}
+	versioned := map[string]bool{}
+	err = each(rows, func() error {
+		var database string
+		err := rows.Scan(&database)
+		versioned[database] = true
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var parts []string
+	for _, h := range heads {
+		if database := cellog.DatabaseName(h.Datastore, h.Shard); versioned[database] {
+			parts = append(parts, "SELECT '"+database+"' FROM `"+database+"`."+goose.DefaultTablename+" HAVING MAX(version_id) = "+strconv.Itoa(len(files)))
+		}
+	}
+	out := map[string]bool{}
+	for batch := range slices.Chunk(parts, shardsPerLook) {
+		rows, err := a.db.QueryContext(ctx, strings.Join(batch, " UNION ALL "))
+		if err != nil {
+			return nil, err
+		}
+		err = each(rows, func() error {
+			var database string
+			err := rows.Scan(&database)
+			out[database] = true
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func (a *admin) createShard(ctx context.Context, database string) error {
 	if _, err := a.db.ExecContext(ctx, "CREATE DATABASE IF NOT EXISTS `"+database+"`"); err != nil {
 		return err
 	}
@@ -233,10 +294,7 @@ func (a *admin) createShard(ctx context.Context, cfg CreateConfig, shard cellog.
 	_, err := a.db.ExecContext(ctx, "INSERT IGNORE INTO `"+database+"`.shard_log (id, epoch, term, state, last_added_id, last_created_at) "+
 		"SELECT 1, ?, COALESCE(MAX(t.term), ?), 'open', 0, ? FROM cellog_meta.cluster AS c LEFT JOIN cellog_meta.terms AS t ON t.cluster = c.name WHERE c.id = 1",
 		int(cellog.FirstEpoch), int(cellog.FirstTerm), time.Unix(0, 0).UTC())
-	if err != nil {
-		return err
-	}
-	return cfg.grant(ctx, a.db, database)
+	return err
 }
 
 // migrate brings a database to the newest version.

@@ -147,3 +147,39 @@ func TestCreateAgainWithANewCluster(t *testing.T) {
 		t.Errorf("the new cluster does not know the datastore: %v %v", all, err)
 	}
 }
+
+// A creation that is run again asks for many shards at a time, and makes what one
+// lacks.
+func TestCreateAgainAsksForManyShardsAtATime(t *testing.T) {
+	const shards, most = 60, 30
+	node := mysqltest.Start(t)
+	db := node.DB(t, "")
+	cfg := CreateConfig{Name: "trips", Shards: shards, Clusters: []storage.Cluster{clusterOf(mysqltest.Accounts.Admin, node)}}
+	selects := func() (n int) {
+		t.Helper()
+		if err := CreateDatastore(t.Context(), cfg); err != nil {
+			t.Fatal(err)
+		}
+		var name string
+		if err := db.QueryRow("SHOW GLOBAL STATUS LIKE 'Com_select'").Scan(&name, &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	first := selects()
+	if n := selects() - first; n > most {
+		t.Errorf("%d statements for %d shards that are all there, want at most %d", n, shards, most)
+	}
+	node.Exec(t, "DROP DATABASE trips_0007; DELETE FROM trips_0009.shard_log; DROP TABLE trips_0011.entity; DELETE FROM trips_0011.goose_db_version; DELETE FROM trips_0013.goose_db_version WHERE version_id = 2")
+	selects()
+	if heads, err := Heads(t.Context(), db); err != nil || len(heads) != shards {
+		t.Errorf("%d shards, %v", len(heads), err)
+	}
+	if n := checkDense(t, db, "trips", 11); n != 0 {
+		t.Errorf("%d rows", n)
+	}
+	var version int
+	if err := db.QueryRow("SELECT MAX(version_id) FROM trips_0013.goose_db_version").Scan(&version); err != nil || version != 2 {
+		t.Errorf("a shard of an older version stays at %d, %v", version, err)
+	}
+}

@@ -24,6 +24,7 @@ import (
 	"github.com/cellog/cellog/internal/mysqltest"
 	"github.com/cellog/cellog/schemas/body"
 	"github.com/cellog/cellog/schemas/record"
+	"github.com/cellog/cellog/storage"
 	"github.com/cellog/cellog/storage/mysql"
 )
 
@@ -38,24 +39,12 @@ func openDB(a account) (*sql.DB, error) {
 type entities struct{ db *sql.DB }
 
 func (e entities) Heads(ctx context.Context, f func(cdc.Head) error) error {
-	names, err := column(ctx, e.db, "SELECT table_schema FROM information_schema.tables WHERE table_name = 'shard_log'")
+	heads, err := mysql.Heads(ctx, e.db)
 	if err != nil {
 		return err
 	}
-	for _, n := range names {
-		ds, shard, ok := cellog.ParseDatabaseName(n)
-		if !ok {
-			continue
-		}
-		h := cdc.Head{Shard: cdc.ShardKey{Datastore: ds, Shard: shard}}
-		err := e.db.QueryRowContext(ctx, "SELECT epoch, term, last_added_id FROM `"+n+"`.shard_log").Scan(&h.Epoch, &h.Term, &h.Last)
-		if errors.Is(err, sql.ErrNoRows) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if err := f(h); err != nil {
+	for _, h := range heads {
+		if err := f(cdc.Head{Shard: cdc.ShardKey{Datastore: h.Datastore, Shard: h.Shard}, Epoch: h.Epoch, Term: h.Term, Last: h.Last}); err != nil {
 			return err
 		}
 	}
@@ -66,29 +55,32 @@ func (e entities) ReadEntity(ctx context.Context, datastore string, shard cellog
 	return mysql.ReadEntity(ctx, e.db, datastore, shard, after, limit)
 }
 
+func (e entities) ScanEntity(ctx context.Context, k cdc.ShardKey, after, upTo cellog.AddedID, limit int, f func(*cellog.Cell) error) error {
+	err := mysql.ScanEntity(ctx, e.db, k.Datastore, k.Shard, after, upTo, limit, f)
+	if errors.Is(err, storage.ErrDamaged) {
+		return fmt.Errorf("%w: %w", cdc.ErrShard, err)
+	}
+	return err
+}
+
+func (e entities) CellsAt(ctx context.Context, at map[cdc.ShardKey]cellog.AddedID) (map[cdc.ShardKey]cellog.Cell, error) {
+	var places []mysql.Place
+	for k, id := range at {
+		places = append(places, mysql.Place{Datastore: k.Datastore, Shard: k.Shard, AddedID: id})
+	}
+	out := make(map[cdc.ShardKey]cellog.Cell)
+	err := mysql.CellsAt(ctx, e.db, places, func(p mysql.Place, c cellog.Cell) {
+		out[cdc.ShardKey{Datastore: p.Datastore, Shard: p.Shard}] = c
+	})
+	return out, err
+}
+
 func (e entities) Datastore(ctx context.Context, name string) (shards, partitions int, ok bool, err error) {
 	err = e.db.QueryRowContext(ctx, "SELECT shards, partitions FROM cellog_meta.datastores WHERE name = ?", name).Scan(&shards, &partitions)
 	if errors.Is(err, sql.ErrNoRows) {
 		return 0, 0, false, nil
 	}
 	return shards, partitions, err == nil, err
-}
-
-func column(ctx context.Context, db *sql.DB, query string) ([]string, error) {
-	rows, err := db.QueryContext(ctx, query)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	var out []string
-	for rows.Next() {
-		var s string
-		if err := rows.Scan(&s); err != nil {
-			return nil, err
-		}
-		out = append(out, s)
-	}
-	return out, rows.Err()
 }
 
 // rig is a server with one datastore, and a broker.
