@@ -65,6 +65,12 @@ type Transaction struct {
 	Position string
 	// Bytes is about how much memory the transaction holds.
 	Bytes int
+	// Statement says that it holds a statement where rows should be, which may
+	// have put cells that no row shows.
+	Statement bool
+	// Reading, if not zero, says that this is none yet: of one that is big, so
+	// many bytes have been read.
+	Reading int64
 }
 
 // Source is one server's binlog. cdc/binlog implements it.

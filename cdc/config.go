@@ -52,6 +52,9 @@ type Config struct {
 	// the entity table before its shard stops: the binlog is written before
 	// the row can be read. Default: 10 s.
 	FillWait time.Duration
+	// LookEvery is how often the shards' heads are compared with what was
+	// published, for cells that the binlog never shows. Default: 1 min.
+	LookEvery time.Duration
 	// Logger is for what an operator should know. Default: none.
 	Logger *slog.Logger
 	// Registerer takes the metrics. Default: none.
@@ -91,6 +94,9 @@ func (c Config) withDefaults() (Config, error) {
 	def(&c.Transcoders, runtime.GOMAXPROCS(0))
 	if c.FillWait <= 0 {
 		c.FillWait = 10 * time.Second
+	}
+	if c.LookEvery <= 0 {
+		c.LookEvery = time.Minute
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

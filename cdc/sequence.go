@@ -44,6 +44,7 @@ type sequencer struct {
 	topics     map[topicKey]struct{} // known to be there
 	frozen     bool                  // a shard stopped: push no more positions
 	recheck    time.Time             // when to look at entity once more
+	looks      looks
 
 	items []item
 	bytes int
@@ -97,6 +98,9 @@ func (s *sequencer) handle(ctx context.Context, t *Transaction) error {
 		if err := s.fillAll(ctx); err != nil {
 			return err
 		}
+	}
+	if err := s.look(ctx, t); err != nil || t.Reading > 0 {
+		return err
 	}
 	for i := range t.Changes {
 		if err := s.change(ctx, &t.Changes[i]); err != nil {

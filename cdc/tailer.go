@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cellog/cellog"
@@ -25,6 +26,8 @@ type Tailer struct {
 	refused map[ShardKey]Stop  // by the broker, for as long as the process lives
 	careful map[ShardKey]cellog.AddedID
 	status  Status
+
+	reading atomic.Int64 // bytes of the transaction that is being read
 }
 
 // Status is what a tailer is doing.
@@ -44,6 +47,9 @@ type Status struct {
 	// zero while no heartbeat has arrived at all.
 	LastBeat time.Time
 	Lag      time.Duration
+	// Reading is how many bytes have been read of a big transaction that has not
+	// ended; no heartbeat can come before its end.
+	Reading int64
 	// Err is why the last session ended, nil while streaming.
 	Err error
 }
@@ -180,6 +186,7 @@ func (t *Tailer) Status() Status {
 		s.Lag += late // the stream stands still, so its lag grows
 	}
 	s.Stopped = maps.Clone(t.stops)
+	s.Reading = t.reading.Load()
 	return s
 }
 
@@ -205,6 +212,9 @@ func (t *Tailer) Ready() error {
 		return errors.New("no heartbeat has arrived in Kafka yet")
 	}
 	if age := time.Since(newest); age > 5*t.cfg.BeatEvery {
+		if s.Reading > 0 {
+			return fmt.Errorf("the stream stands still: a big transaction is being read, %d MiB so far; the last heartbeat arrived in Kafka %s ago", s.Reading>>20, age.Round(time.Millisecond))
+		}
 		return fmt.Errorf("the stream stands still: the last heartbeat arrived in Kafka %s ago", age.Round(time.Millisecond))
 	}
 	return nil

@@ -63,6 +63,11 @@ func (c Config) withDefaults() (Config, error) {
 // hold up the change to another one.
 const dialTimeout = 3 * time.Second
 
+// writeTimeout is for how long the server bears that nothing is taken from it:
+// the tailer may be on a long way through entity, or Kafka may be away. Servers
+// bear 60 s by default.
+const writeTimeout = 10 * time.Minute
+
 // Reader reads one server's binlog. It implements cdc.Source and holds no
 // connection between calls.
 type Reader struct{ cfg Config }
@@ -132,17 +137,22 @@ func (r *Reader) Run(ctx context.Context, from string, handle func(*cdc.Transact
 		ServerID: r.cfg.ServerID,
 		Flavor:   flavour,
 		// With a zero Port the host is taken as the whole address.
-		Host:                    r.cfg.Addr,
-		User:                    r.cfg.User,
-		Password:                r.cfg.Password,
-		HeartbeatPeriod:         r.cfg.HeartbeatPeriod,
-		ReadTimeout:             r.cfg.ReadTimeout,
-		DisableRetrySync:        true,
-		DiscardGTIDSet:          true,
-		RecvBufferSize:          1 << 20,
-		Dialer:                  (&net.Dialer{Timeout: dialTimeout}).DialContext,
-		RowsEventDecodeFunc:     s.decodeRows,
+		Host:             r.cfg.Addr,
+		User:             r.cfg.User,
+		Password:         r.cfg.Password,
+		HeartbeatPeriod:  r.cfg.HeartbeatPeriod,
+		ReadTimeout:      r.cfg.ReadTimeout,
+		DisableRetrySync: true,
+		DiscardGTIDSet:   true,
+		RecvBufferSize:   1 << 20,
+		Dialer:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		// The library would unpack a compressed transaction as a whole.
+		RawModeEnabled:          true,
 		SynchronousEventHandler: s,
+		Option: func(c *client.Conn) error {
+			_, err := c.Execute(fmt.Sprintf("SET SESSION net_write_timeout = %d", int(writeTimeout.Seconds())))
+			return err
+		},
 		// Its messages may hold row contents.
 		Logger: slog.New(slog.DiscardHandler),
 	})
@@ -158,6 +168,7 @@ func (r *Reader) Run(ctx context.Context, from string, handle func(*cdc.Transact
 	over := ctx.Err()
 	cancel()       // lets go of a handler that waits
 	syncer.Close() // returns when the handler has
+	s.close()
 	switch {
 	case s.err != nil:
 		return s.err
