@@ -33,8 +33,28 @@ func damaged(typ replication.EventType, size int, why error) error {
 	return fmt.Errorf("binlog: a %s of %d bytes cannot be read: %w: %w", typ, size, why, cdc.ErrPositionLost)
 }
 
-// packet takes one event as the server sent it, without a checksum. What the
-// stream does not need, such as annotations, is not looked at.
+// plain returns an event without its checksum, which MySQL sends whatever it is
+// asked for: those within a compressed transaction have none.
+func (s *stream) plain(e *replication.BinlogEvent) []byte {
+	raw := e.RawData
+	if f, ok := e.Event.(*replication.FormatDescriptionEvent); ok {
+		s.checksum = 0
+		if f.ChecksumAlgorithm == replication.BINLOG_CHECKSUM_ALG_CRC32 {
+			s.checksum = replication.BinlogChecksumLength
+		}
+		raw = bytes.Clone(raw)
+		raw[len(raw)-replication.BinlogChecksumLength-1] = byte(replication.BINLOG_CHECKSUM_ALG_OFF)
+		return raw
+	}
+	if s.checksum > 0 && len(raw) >= headerSize+s.checksum {
+		raw = raw[:len(raw)-s.checksum]
+		binary.LittleEndian.PutUint32(raw[9:], uint32(len(raw)))
+	}
+	return raw
+}
+
+// packet takes one event, without a checksum. What the stream does not need,
+// such as annotations, is not looked at.
 func (s *stream) packet(raw []byte) error {
 	typ := replication.EventType(raw[4])
 	if s.cur != nil {

@@ -44,11 +44,12 @@ type stream struct {
 	read     int64 // bytes of its events so far
 	told     int64 // of these, what the tailer knows
 
-	parser  *replication.BinlogParser
-	rowData []byte        // of the row event that was parsed last
-	zstd    *zstd.Decoder // nil until a transaction is compressed
-	tables  map[string]*table
-	names   map[string]string
+	parser   *replication.BinlogParser
+	checksum int           // bytes at the end of each event of the server
+	rowData  []byte        // of the row event that was parsed last
+	zstd     *zstd.Decoder // nil until a transaction is compressed
+	tables   map[string]*table
+	names    map[string]string
 }
 
 type kind int
@@ -87,7 +88,7 @@ func (s *stream) HandleEvent(e *replication.BinlogEvent) error {
 	if err := s.ctx.Err(); err != nil {
 		return err
 	}
-	if err := s.packet(e.RawData); err != nil {
+	if err := s.packet(s.plain(e)); err != nil {
 		s.err = err
 		return err
 	}
