@@ -47,6 +47,9 @@ type Change struct {
 	// Bad, if not nil, says what the transaction did to the shard's entity
 	// table that nobody may do; the shard must stop before this transaction.
 	Bad error
+	// Lost, if not nil, says that a statement took the entity table or rows of it
+	// away; the shard must stop unless what was published is there again.
+	Lost error
 }
 
 // Beat is one row of cellog_meta.heartbeats.

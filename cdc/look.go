@@ -2,6 +2,7 @@ package cdc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -69,4 +70,17 @@ func (s *sequencer) look(ctx context.Context, t *Transaction) error {
 	}
 	l.at, l.next = time.Now().UnixMicro(), now.Add(l.every)
 	return nil
+}
+
+// there says whether entity holds the cell with an added_id. The error is for
+// when the server does not answer; a table that is not there holds nothing.
+func (s *sequencer) there(ctx context.Context, k ShardKey, at cellog.AddedID) (bool, error) {
+	cells, err := s.entities.ReadEntity(ctx, k.Datastore, k.Shard, max(at, 1)-1, 1)
+	if err == nil {
+		return at == 0 || len(cells) > 0 && cells[0].AddedID == at, nil
+	}
+	if down := s.entities.Heads(ctx, func(Head) error { return nil }); down != nil && !errors.Is(err, ErrShard) {
+		return false, fmt.Errorf("read %s.entity at %d: %w", k, at, err)
+	}
+	return false, nil
 }

@@ -192,6 +192,14 @@ func (s *sequencer) change(ctx context.Context, c *Change) error {
 		s.halt(c.Shard, st, fmt.Errorf("%w after added_id %d: %w", ErrShard, st.last, c.Bad))
 		return nil
 	}
+	if c.Lost != nil {
+		if there, err := s.there(ctx, c.Shard, st.last); err != nil {
+			return err
+		} else if !there {
+			s.halt(c.Shard, st, fmt.Errorf("%w after added_id %d: %w", ErrShard, st.last, c.Lost))
+			return nil
+		}
+	}
 	for i := range c.Rows {
 		if err := s.row(ctx, c.Shard, st, &c.Rows[i]); err != nil || st.stopped {
 			return err

@@ -92,10 +92,9 @@ func (s *stream) packet(raw []byte) error {
 	default:
 		return nil
 	}
-	e, err := s.parser.Parse(raw)
-	if err != nil {
-		// The library's error holds the event's bytes.
-		return damaged(typ, len(raw), errors.New("malformed"))
+	e := s.parse(raw)
+	if e == nil {
+		return damaged(typ, len(raw), errMalformed)
 	}
 	switch ev := e.Event.(type) {
 	case *replication.GTIDEvent:
@@ -108,6 +107,21 @@ func (s *stream) packet(raw []byte) error {
 		return s.rows(typ, ev)
 	}
 	return nil
+}
+
+// parse returns nil if an event cannot be parsed: the library's errors hold the
+// event's bytes, and it panics where an event ends too early.
+func (s *stream) parse(raw []byte) (e *replication.BinlogEvent) {
+	defer func() {
+		if recover() != nil {
+			e = nil
+		}
+	}()
+	e, err := s.parser.Parse(raw)
+	if err != nil {
+		return nil
+	}
+	return e
 }
 
 // decodeRows stands in for the library's decoding of rows: it reads the header

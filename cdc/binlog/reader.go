@@ -33,7 +33,7 @@ type Config struct {
 	// up. Default: 10 s; at least twice the heartbeat period.
 	ReadTimeout time.Duration
 	// MaxTransactionBytes bounds the memory of one transaction; what is bigger
-	// is read from the entity table. Default: 64 MiB.
+	// is read from the entity table. Default: 32 MiB.
 	MaxTransactionBytes int
 }
 
@@ -54,7 +54,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("binlog: read timeout %s: want at least twice the heartbeat period of %s", c.ReadTimeout, c.HeartbeatPeriod)
 	}
 	if c.MaxTransactionBytes <= 0 {
-		c.MaxTransactionBytes = 64 << 20
+		c.MaxTransactionBytes = 32 << 20
 	}
 	return c, nil
 }

@@ -147,7 +147,7 @@ func (s *stream) query(database string, q []byte) error {
 	}
 	for _, l := range losses(database, q) {
 		if ds, shard, ok := cellog.ParseDatabaseName(l.database); ok {
-			s.change(cdc.ShardKey{Datastore: ds, Shard: shard}).Bad = l.err()
+			s.change(cdc.ShardKey{Datastore: ds, Shard: shard}).Lost = l.err()
 		}
 	}
 	if !s.explicit {
