@@ -31,12 +31,15 @@
 //  5. Two tailers never fence each other in turn: one stands by while the
 //     other's heartbeats arrive in Kafka.
 //  6. Ready is nil only while heartbeats that the master wrote arrive in Kafka,
-//     so it fails when the stream stands still, whatever the reason.
+//     so it fails when the stream stands still, whatever the reason. While a
+//     big transaction is read it says so; signs of life in Kafka go on.
+//  7. Cells that a shard has and the binlog never shows (put as a statement,
+//     with sql_log_bin off, or under GTIDs that the position had) are found
+//     within Config.LookEvery, at the start at once.
 //
 // Not promised: that a stopped shard starts again by itself (mend the cause
-// and restart the tailer), that a statement which bypasses rows (TRUNCATE) is
-// noticed, and that the position of the binlog moves while a shard is stopped:
-// it stays, so that a restart meets the reason again.
+// and restart the tailer), and that the position of the binlog moves while a
+// shard is stopped: it stays, so that a restart meets the reason again.
 //
 // When the MySQL node is away, the session ends and a new one tries the nodes
 // again, best first, every 50 ms to 5 s. When Kafka is away, the session waits
