@@ -240,11 +240,31 @@ func TestGTIDsOfEveryKind(t *testing.T) {
 	}
 }
 
+// settled runs a tailer until what it does at a start is behind it: it goes on
+// from a position, and the looks at the heads are done.
+func (r *rig) settled(t testing.TB, rnd *rand.Rand, change func(*cdc.Config, *binlog.Config)) *cdc.Tailer {
+	t.Helper()
+	tl := r.run(t, change)
+	r.putSome(t, rnd, 10)
+	r.waitDrained(t, time.Minute)
+	stop(t, tl)
+	tl = r.run(t, change)
+	waitFor(t, time.Minute, tl.Ready)
+	later := time.Now().Add(10 * beatEvery)
+	waitFor(t, time.Minute, func() error {
+		if tl.Status().LastBeat.Before(later) {
+			return errors.New("few heartbeats")
+		}
+		return nil
+	})
+	return tl
+}
+
 // Cells that the server logs as statements are found soon, without a row event.
 func TestCellsPutAsStatements(t *testing.T) {
 	r := newRig(t, mysqltest.Server(t), 2)
 	rnd := seeded(t)
-	tl := r.run(t, nil)
+	tl := r.settled(t, rnd, nil)
 	r.alone(t, "SET SESSION binlog_format = 'STATEMENT'")
 	for _, format := range []string{"STATEMENT", "MIXED", "ROW"} {
 		r.repeatable = format != "ROW"
@@ -263,15 +283,16 @@ func TestCellsPutAsStatements(t *testing.T) {
 func TestCellsPutPastTheBinlog(t *testing.T) {
 	r := newRig(t, mysqltest.Server(t), 3)
 	rnd := seeded(t)
-	tl := r.run(t, func(c *cdc.Config, _ *binlog.Config) { c.LookEvery = 300 * time.Millisecond })
+	tl := r.settled(t, rnd, func(c *cdc.Config, _ *binlog.Config) { c.LookEvery = 300 * time.Millisecond })
 	r.alone(t, "SET SESSION sql_log_bin = 0")
 	if err := r.put(t.Context(), 1, 4, rnd); err != nil {
 		t.Fatal(err)
 	}
 	r.waitDrained(t, 30*time.Second)
 	stop(t, tl)
-	tl = r.run(t, nil)
-	waitFor(t, time.Minute, tl.Ready)
+	r.exec(t, "SET SESSION sql_log_bin = 1")
+	tl = r.settled(t, rnd, nil)
+	r.exec(t, "SET SESSION sql_log_bin = 0")
 	if err := r.put(t.Context(), 1, 4, rnd); err != nil {
 		t.Fatal(err)
 	}
