@@ -12,7 +12,7 @@ GOTEST    := $(GO) test -race -timeout 30m
 # test runs everything with it, other flavours and brokers without.
 GOLIFE    := $(GO) test -count=1 -timeout 30m
 
-.PHONY: help setup setup-all build demo test lint fmt bench rig integration interop life chaos chaos-ci soak mysql kafka ci clean
+.PHONY: help setup setup-all build demo test lint fmt bench rig integration interop life chaos chaos-ci soak soak-big mysql kafka ci clean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ chaos-ci: setup mysql kafka ## Two minutes of faults on MariaDB and the embedded
 
 soak: setup ## Run the seeded crash and order suites again and again (SOAK_MINUTES=30); results go to docs/soak.tsv.
 	tools/soak.sh $${SOAK_MINUTES:-30}
+
+soak-big: setup ## Carry one transaction of ROWS rows (default 10 million; takes long) from the binlog to Kafka in little memory.
+	CELLOG_TEST_BIG_ROWS=$(or $(ROWS),10000000) $(GO) test -count=1 -timeout 90m -v -run TestTransactionOfMillionsOfRows ./tests/tail
 
 ci: ## What CI runs.
 	.ci/run

@@ -48,6 +48,9 @@ type Change struct {
 	// Bad, if not nil, says what the transaction did to the shard's entity
 	// table that nobody may do; the shard must stop before this transaction.
 	Bad error
+	// Lost, if not nil, says that a statement took the entity table or rows of it
+	// away; the shard must stop unless what was published is there again.
+	Lost error
 }
 
 // Beat is one row of cellog_meta.heartbeats.
@@ -66,6 +69,12 @@ type Transaction struct {
 	Position string
 	// Bytes is about how much memory the transaction holds.
 	Bytes int
+	// Statement says that it holds a statement where rows should be, which may
+	// have put cells that no row shows.
+	Statement bool
+	// Reading, if not zero, says that this is none yet: of one that is big, so
+	// many bytes have been read.
+	Reading int64
 }
 
 // Source is one server's binlog. cdc/binlog implements it.

@@ -74,6 +74,9 @@ type Config struct {
 	// FillMaxLag is how far a minion may be behind while its entity tables are
 	// read: beyond it reading pauses. Zero: it never pauses.
 	FillMaxLag time.Duration
+	// LookEvery is how often the shards' heads are compared with what was
+	// published, for cells that the binlog never shows. Default: 1 min.
+	LookEvery time.Duration
 	// Logger is for what an operator should know. Default: none.
 	Logger *slog.Logger
 	// Registerer takes the metrics. Default: none.
@@ -120,6 +123,9 @@ func (c Config) withDefaults() (Config, error) {
 	def(&c.FillShards, 4)
 	if c.FillWait <= 0 {
 		c.FillWait = 10 * time.Second
+	}
+	if c.LookEvery <= 0 {
+		c.LookEvery = time.Minute
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

@@ -35,14 +35,17 @@
 //     other's heartbeats arrive in Kafka.
 //  6. Ready is nil only while heartbeats that the master wrote arrive in Kafka,
 //     so it fails when the stream stands still, whatever the reason. The lag, in
-//     seconds and in cells, is true then, too.
+//     seconds and in cells, is true then, too. While a big transaction is read it
+//     says so; signs of life in Kafka go on.
 //  7. While an operator has paused the cluster nothing is published, over
 //     restarts; the tailer holds its place, and afterwards goes on where it was.
+//  8. Cells that a shard has and the binlog never shows (put as a statement,
+//     with sql_log_bin off, or under GTIDs that the position had) are found
+//     within Config.LookEvery, at the start at once.
 //
 // Not promised: that a stopped shard starts again by itself (mend the cause
-// and restart the tailer), that a statement which bypasses rows (TRUNCATE) is
-// noticed, and that the position of the binlog moves while a shard is stopped:
-// it stays, so that a restart meets the reason again.
+// and restart the tailer), and that the position of the binlog moves while a
+// shard is stopped: it stays, so that a restart meets the reason again.
 //
 // Reading the entity tables is work that a minion lacks to follow its master: while
 // it is further behind than Config.FillMaxLag, reading pauses, but for a page a

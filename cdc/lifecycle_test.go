@@ -40,7 +40,7 @@ func TestConfigDefaultsKeepWhatIsSet(t *testing.T) {
 	full := Config{
 		Cluster: "c", Publisher: k, Nodes: func(context.Context) ([]Node, error) { return nil, nil }, TailMaster: true,
 		Merged: func(string) bool { return true }, Beat: s.beat, BeatEvery: 2 * time.Second, StandBy: 9 * time.Second, Mark: "m",
-		MaxTransactionCells: 2, MaxTransactionBytes: 3, MaxQueueBytes: 4, Transcoders: 5, FillWait: 6, HeadsEvery: 7, SilentAfter: 8,
+		MaxTransactionCells: 2, MaxTransactionBytes: 3, MaxQueueBytes: 4, Transcoders: 5, FillWait: 6, HeadsEvery: 7, SilentAfter: 8, LookEvery: 9,
 	}
 	got, err := full.withDefaults()
 	if err != nil {

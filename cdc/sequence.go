@@ -42,6 +42,7 @@ type sequencer struct {
 	topics     map[topicKey]struct{} // known to be there
 	frozen     bool                  // a shard stopped: push no more positions
 	recheck    time.Time             // when to look at entity once more
+	looks      looks
 
 	items []item
 	bytes int
@@ -95,6 +96,9 @@ func (s *sequencer) handle(ctx context.Context, t *Transaction) error {
 		if err := s.fillAll(ctx); err != nil {
 			return err
 		}
+	}
+	if err := s.look(ctx, t); err != nil || t.Reading > 0 {
+		return err
 	}
 	for i := range t.Changes {
 		if err := s.change(ctx, &t.Changes[i]); err != nil {
@@ -185,6 +189,14 @@ func (s *sequencer) change(ctx context.Context, c *Change) error {
 	if c.Bad != nil {
 		s.halt(c.Shard, st, fmt.Errorf("%w after added_id %d: %w", ErrShard, st.last, c.Bad))
 		return nil
+	}
+	if c.Lost != nil {
+		if there, err := s.there(ctx, c.Shard, st.last); err != nil {
+			return err
+		} else if !there {
+			s.halt(c.Shard, st, fmt.Errorf("%w after added_id %d: %w", ErrShard, st.last, c.Lost))
+			return nil
+		}
 	}
 	for i := range c.Rows {
 		if err := s.row(ctx, c.Shard, st, &c.Rows[i]); err != nil || st.stopped {

@@ -221,6 +221,7 @@ func (t *Tailer) newSequencer(node Node, sess Session, refused map[ShardKey]Stop
 		reading: t.newReading(node), progress: t.filled(node), metrics: t.metrics,
 		shards: make(map[ShardKey]*shardState), datastores: make(map[string]*Datastore),
 		topics: make(map[topicKey]struct{}), unknown: make(map[string]time.Time),
+		looks: looks{every: t.cfg.LookEvery},
 	}
 }
 
@@ -392,7 +393,12 @@ func (t *Tailer) stream(ctx context.Context, sess Session, node Node, seq *seque
 // binlog's end. A promotion leaves no hint: a server that was promoted may take
 // one that it never came by, and would then not show what it committed before.
 func (t *Tailer) read(ctx context.Context, node Node, seq *sequencer, hint string) error {
-	handle := func(tx *Transaction) error { t.shows(); return seq.handle(ctx, tx) }
+	defer t.reading.Store(0)
+	handle := func(tx *Transaction) error {
+		t.shows()
+		t.reading.Store(tx.Reading)
+		return seq.handle(ctx, tx)
+	}
 	if hint != "" {
 		err := node.Source.Run(ctx, hint, handle)
 		if !errors.Is(err, ErrPositionLost) {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cellog/cellog"
@@ -38,6 +39,8 @@ type Tailer struct {
 	// published is up to where each shard is final; nil while that is another
 	// tailer's business, or was not read yet.
 	published map[ShardKey]position.Shard
+
+	reading atomic.Int64 // bytes of the transaction that is being read
 }
 
 // Status is what a tailer is doing.
@@ -66,6 +69,9 @@ type Status struct {
 	LagCells int64
 	// Pause is the newest word on whether the cluster is paused.
 	Pause Pause
+	// Reading is how many bytes have been read of a big transaction that has not
+	// ended; no heartbeat can come before its end.
+	Reading int64
 	// Err is why the last session ended, nil while streaming.
 	Err error
 }
@@ -254,6 +260,7 @@ func (t *Tailer) Status() Status {
 	}
 	s.LagCells = t.lagCells()
 	s.Stopped = maps.Clone(t.stops)
+	s.Reading = t.reading.Load()
 	return s
 }
 
@@ -282,6 +289,9 @@ func (t *Tailer) Ready() error {
 		return errors.New("no heartbeat has arrived in Kafka yet")
 	}
 	if age := time.Since(newest); age > 5*t.cfg.BeatEvery {
+		if s.Reading > 0 {
+			return fmt.Errorf("the stream stands still: a big transaction is being read, %d MiB so far; the last heartbeat arrived in Kafka %s ago", s.Reading>>20, age.Round(time.Millisecond))
+		}
 		return fmt.Errorf("the stream stands still: the last heartbeat arrived in Kafka %s ago", age.Round(time.Millisecond))
 	}
 	return nil

@@ -14,16 +14,29 @@
 //     delete, a partial row image, an XA transaction or another column layout
 //     than schemas/sqlfiles makes is reported as the shard's Bad change, in
 //     its place among the transactions.
-//  4. A transaction bigger than Config.MaxTransactionBytes is not kept in
-//     memory: its changes say up to which added_id rows were inserted, and the
-//     tailer reads them from the entity table.
-//  5. Errors and logs never hold row contents.
+//  4. A transaction of any size needs bounded memory. One bigger than
+//     Config.MaxTransactionBytes is not kept: its changes say up to which
+//     added_id rows were inserted, and the tailer reads them from the entity
+//     table. While it is read the tailer is told how far it is.
+//  5. A compressed transaction is unpacked event by event. Packed it is one
+//     event as it comes, so at most 1 GiB, and briefly up to three times that
+//     while the library takes it in: the servers compress nothing bigger. No
+//     length that an event declares is believed before it was checked.
+//  6. A statement that takes an entity table away or empties it (TRUNCATE, DROP,
+//     RENAME, ALTER … RENAME, CREATE OR REPLACE, DROP DATABASE) is reported as
+//     its shard's Lost change. A statement where rows should be (binlog_format
+//     other than ROW) marks its transaction.
+//  7. Errors and logs never hold row contents.
 //
-// Not promised: that a statement that bypasses the row format (TRUNCATE, DROP)
-// is noticed. Bodies point into the network packets they came in; a batch of a
-// transaction lives as long as one of its rows.
+// Why nothing is given before a transaction's end, however big: after a crash
+// MariaDB may leave a half-written group at the end of a file, which a dump
+// thread sends before the next file's format event. It was rolled back.
+//
+// Bodies point into the network packets they came in; a batch of a transaction
+// lives as long as one of its rows. docs/tailing.md says what happens to the
+// stream, whatever happens to a binlog.
 //
 // When the server is away, or answers too slowly, Run returns the error; the
 // tailer owns the reconnect. When the server has purged what follows the
-// position, Run returns cdc.ErrPositionLost.
+// position, or sends what cannot be decoded, Run returns cdc.ErrPositionLost.
 package binlog

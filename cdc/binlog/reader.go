@@ -33,7 +33,7 @@ type Config struct {
 	// up. Default: 10 s; at least twice the heartbeat period.
 	ReadTimeout time.Duration
 	// MaxTransactionBytes bounds the memory of one transaction; what is bigger
-	// is read from the entity table. Default: 64 MiB.
+	// is read from the entity table. Default: 32 MiB.
 	MaxTransactionBytes int
 }
 
@@ -54,7 +54,7 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("binlog: read timeout %s: want at least twice the heartbeat period of %s", c.ReadTimeout, c.HeartbeatPeriod)
 	}
 	if c.MaxTransactionBytes <= 0 {
-		c.MaxTransactionBytes = 64 << 20
+		c.MaxTransactionBytes = 32 << 20
 	}
 	return c, nil
 }
@@ -62,6 +62,11 @@ func (c Config) withDefaults() (Config, error) {
 // dialTimeout bounds an attempt to connect: a machine that is gone must not
 // hold up the change to another one.
 const dialTimeout = 3 * time.Second
+
+// writeTimeout is for how long the server bears that nothing is taken from it:
+// the tailer may be on a long way through entity, or Kafka may be away. Servers
+// bear 60 s by default.
+const writeTimeout = 10 * time.Minute
 
 // Reader reads one server's binlog. It implements cdc.Source and holds no
 // connection between calls.
@@ -135,17 +140,22 @@ func (r *Reader) Run(ctx context.Context, from string, handle func(*cdc.Transact
 		ServerID: r.cfg.ServerID,
 		Flavor:   flavour,
 		// With a zero Port the host is taken as the whole address.
-		Host:                    r.cfg.Addr,
-		User:                    r.cfg.User,
-		Password:                r.cfg.Password,
-		HeartbeatPeriod:         r.cfg.HeartbeatPeriod,
-		ReadTimeout:             r.cfg.ReadTimeout,
-		DisableRetrySync:        true,
-		DiscardGTIDSet:          true,
-		RecvBufferSize:          1 << 20,
-		Dialer:                  (&net.Dialer{Timeout: dialTimeout}).DialContext,
-		RowsEventDecodeFunc:     s.decodeRows,
+		Host:             r.cfg.Addr,
+		User:             r.cfg.User,
+		Password:         r.cfg.Password,
+		HeartbeatPeriod:  r.cfg.HeartbeatPeriod,
+		ReadTimeout:      r.cfg.ReadTimeout,
+		DisableRetrySync: true,
+		DiscardGTIDSet:   true,
+		RecvBufferSize:   1 << 20,
+		Dialer:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		// The library would unpack a compressed transaction as a whole.
+		RawModeEnabled:          true,
 		SynchronousEventHandler: s,
+		Option: func(c *client.Conn) error {
+			_, err := c.Execute(fmt.Sprintf("SET SESSION net_write_timeout = %d", int(writeTimeout.Seconds())))
+			return err
+		},
 		// Its messages may hold row contents.
 		Logger: slog.New(slog.DiscardHandler),
 	})
@@ -161,6 +171,7 @@ func (r *Reader) Run(ctx context.Context, from string, handle func(*cdc.Transact
 	over := ctx.Err()
 	cancel()       // lets go of a handler that waits
 	syncer.Close() // returns when the handler has
+	s.close()
 	switch {
 	case s.err != nil:
 		return s.err

@@ -351,3 +351,31 @@ func TestPresentPositionDividesHistory(t *testing.T) {
 		t.Errorf("from another server's position: %v", err)
 	}
 }
+
+// A tailer may take nothing for longer than servers bear it by default.
+func TestServerBearsThatNothingIsTaken(t *testing.T) {
+	n := mysqltest.Start(t, "--net-write-timeout=1")
+	n.CreateShards(t, "trips", 1)
+	r := newReader(t, n, nil)
+	from, err := r.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 40 { // more than fits between the two
+		n.Exec(t, fmt.Sprintf("INSERT INTO trips_0000.entity VALUES (%d, 1, '0123456789abcdef', 'BASE', %d, REPEAT('b', 1000000), NOW(6), NULL)", i+1, i))
+	}
+	beat(t, n, 1)
+	rows := 0
+	err = r.Run(t.Context(), from, func(tx *cdc.Transaction) error {
+		if len(tx.Beats) > 0 {
+			return errEnd
+		}
+		if rows += len(tx.Changes); rows == 1 {
+			<-time.After(4 * time.Second) // what is tested is the time that passes
+		}
+		return nil
+	})
+	if !errors.Is(err, errEnd) || rows != 40 {
+		t.Errorf("%d rows, %v", rows, err)
+	}
+}

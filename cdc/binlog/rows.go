@@ -106,6 +106,20 @@ func (c *cursor) i32() int32 {
 	return 0
 }
 
+// packed reads an integer in the protocol's length-encoded form.
+func (c *cursor) packed() (v uint64) {
+	first := c.u8()
+	if first < 0xfb {
+		return uint64(first)
+	}
+	n := map[byte]int{0xfc: 2, 0xfd: 3, 0xfe: 8}[first]
+	for i, b := range c.take(n) {
+		v |= uint64(b) << (8 * i)
+	}
+	c.short = c.short || n == 0
+	return v
+}
+
 // short8 reads a value of at most 255 bytes after its length.
 func (c *cursor) short8() []byte { return c.take(int(c.u8())) }
 

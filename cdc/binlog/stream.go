@@ -11,6 +11,7 @@ import (
 	"github.com/go-mysql-org/go-mysql/mysql"
 	"github.com/go-mysql-org/go-mysql/replication"
 	"github.com/google/uuid"
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/cdc"
@@ -40,17 +41,15 @@ type stream struct {
 	cur      *cdc.Transaction
 	explicit bool // BEGIN was seen: a query event is not the end
 	tooBig   bool
+	read     int64 // bytes of its events so far
+	told     int64 // of these, what the tailer knows
 
-	tables  map[string]*table
-	names   map[string]string
-	pending []rowsData
-}
-
-// rowsData is a row event between its parsing and its handling: a compressed
-// transaction is parsed as a whole before it is handled.
-type rowsData struct {
-	event *replication.RowsEvent
-	data  []byte
+	parser   *replication.BinlogParser
+	checksum int           // bytes at the end of each event of the server
+	rowData  []byte        // of the row event that was parsed last
+	zstd     *zstd.Decoder // nil until a transaction is compressed
+	tables   map[string]*table
+	names    map[string]string
 }
 
 type kind int
@@ -70,22 +69,15 @@ type table struct {
 	meta  []uint16
 }
 
-func newStream(ctx context.Context, _ string, gset mysql.GTIDSet, maxBytes int, handle func(*cdc.Transaction) error) *stream {
-	return &stream{
-		ctx: ctx, handle: handle, max: maxBytes, gset: gset,
+func newStream(ctx context.Context, flavour string, gset mysql.GTIDSet, maxBytes int, handle func(*cdc.Transaction) error) *stream {
+	s := &stream{
+		ctx: ctx, handle: handle, max: maxBytes, gset: gset, parser: replication.NewBinlogParser(),
 		tables: make(map[string]*table), names: make(map[string]string),
 	}
-}
-
-// decodeRows stands in for the library's row decoding: it reads the header
-// only.
-func (s *stream) decodeRows(e *replication.RowsEvent, data []byte) error {
-	pos, err := e.DecodeHeader(data)
-	if err != nil {
-		return err
-	}
-	s.pending = append(s.pending, rowsData{e, data[pos:]})
-	return nil
+	s.parser.SetFlavor(flavour)
+	s.parser.SetRowsEventDecodeFunc(s.decodeRows)
+	s.parser.SetTableMapOptionalMetaDecodeFunc(func([]byte) error { return nil }) // nobody needs it
+	return s
 }
 
 // HandleEvent takes the next event. It blocks while the tailer is behind.
@@ -96,39 +88,20 @@ func (s *stream) HandleEvent(e *replication.BinlogEvent) error {
 	if err := s.ctx.Err(); err != nil {
 		return err
 	}
-	if err := s.event(e); err != nil {
+	if err := s.packet(s.plain(e)); err != nil {
 		s.err = err
 		return err
 	}
 	return nil
 }
 
-func (s *stream) event(e *replication.BinlogEvent) error {
-	switch ev := e.Event.(type) {
-	case *replication.GTIDEvent:
-		return s.mysqlGTID(ev)
-	case *replication.GtidTaggedLogEvent:
-		return s.mysqlGTID(&ev.GTIDEvent)
-	case *replication.MariadbGTIDEvent:
-		s.begin(func() error { return s.gset.(*mysql.MariadbGTIDSet).AddSet(&ev.GTID) })
-		s.explicit = !ev.IsStandalone()
-	case *replication.QueryEvent:
-		return s.query(ev)
-	case *replication.RowsEvent:
-		return s.rows(e.Header.EventType, ev)
-	case *replication.XIDEvent:
-		return s.commit()
-	case *replication.TransactionPayloadEvent:
-		for _, inner := range ev.Events {
-			if err := s.event(inner); err != nil {
-				return err
-			}
-		}
-	default:
-		if e.Header.EventType == replication.XA_PREPARE_LOG_EVENT {
-			return s.prepared()
-		}
+func (s *stream) mariadbGTID(ev *replication.MariadbGTIDEvent) error {
+	set, ok := s.gset.(*mysql.MariadbGTIDSet)
+	if !ok {
+		return errors.New("binlog: a MariaDB GTID from a MySQL server")
 	}
+	s.begin(func() error { return set.AddSet(&ev.GTID) })
+	s.explicit = !ev.IsStandalone()
 	return nil
 }
 
@@ -155,13 +128,14 @@ func (s *stream) mysqlGTID(ev *replication.GTIDEvent) error {
 // server, is dropped.
 func (s *stream) begin(add func() error) {
 	s.cur, s.addGTID, s.explicit, s.tooBig = &cdc.Transaction{}, add, false, false
+	s.read, s.told = 0, 0
 }
 
-func (s *stream) query(ev *replication.QueryEvent) error {
+func (s *stream) query(database string, q []byte) error {
 	if s.cur == nil {
 		return nil
 	}
-	switch q := ev.Query; {
+	switch {
 	case bytes.Equal(q, []byte("BEGIN")), bytes.HasPrefix(q, []byte("XA START")):
 		s.explicit = true
 		return nil
@@ -170,10 +144,25 @@ func (s *stream) query(ev *replication.QueryEvent) error {
 	case bytes.Equal(q, []byte("ROLLBACK")):
 		s.cur.Changes, s.cur.Beats = nil, nil
 		return s.commit()
-	case s.explicit:
-		return nil // a savepoint, or a statement within the transaction
-	default:
+	}
+	for _, l := range losses(database, q) {
+		if ds, shard, ok := cellog.ParseDatabaseName(l.database); ok {
+			s.change(cdc.ShardKey{Datastore: ds, Shard: shard}).Lost = l.err()
+		}
+	}
+	if !s.explicit {
 		return s.commit() // DDL is a transaction of one query
+	}
+	if !bytes.HasPrefix(q, []byte("SAVEPOINT")) && !bytes.HasPrefix(q, []byte("ROLLBACK TO")) {
+		s.statement()
+	}
+	return nil
+}
+
+// statement notes that the transaction has a statement where rows should be.
+func (s *stream) statement() {
+	if s.cur != nil {
+		s.cur.Statement = true
 	}
 }
 
@@ -205,18 +194,15 @@ func (s *stream) commit() error {
 		s.lastPos = now
 		t.Position = s.gset.String()
 	}
-	if len(t.Changes) == 0 && len(t.Beats) == 0 && t.Position == "" {
+	if len(t.Changes) == 0 && len(t.Beats) == 0 && t.Position == "" && !t.Statement {
 		return nil
 	}
 	return s.handle(t)
 }
 
 func (s *stream) rows(typ replication.EventType, ev *replication.RowsEvent) error {
-	if len(s.pending) == 0 || s.pending[0].event != ev {
-		return errors.New("binlog: row events out of step")
-	}
-	data := s.pending[0].data
-	s.pending = slices.Delete(s.pending, 0, 1)
+	data := s.rowData
+	s.rowData = nil
 	if s.cur == nil {
 		return nil
 	}
@@ -289,7 +275,7 @@ func (s *stream) entityRows(typ replication.EventType, ev *replication.RowsEvent
 	case replication.WRITE_ROWS_EVENTv1, replication.WRITE_ROWS_EVENTv2:
 	case replication.MARIADB_WRITE_ROWS_COMPRESSED_EVENT_V1:
 		var err error
-		if data, err = mysql.DecompressMariadbData(data); err != nil {
+		if data, err = unpack(data); err != nil {
 			c.Bad = errors.New("compressed row event cannot be unpacked")
 			return nil
 		}
@@ -347,7 +333,7 @@ func (s *stream) beatRows(typ replication.EventType, ev *replication.RowsEvent, 
 	case replication.MARIADB_WRITE_ROWS_COMPRESSED_EVENT_V1, replication.MARIADB_UPDATE_ROWS_COMPRESSED_EVENT_V1:
 		update = typ == replication.MARIADB_UPDATE_ROWS_COMPRESSED_EVENT_V1
 		var err error
-		if data, err = mysql.DecompressMariadbData(data); err != nil {
+		if data, err = unpack(data); err != nil {
 			return
 		}
 	default:

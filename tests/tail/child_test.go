@@ -132,14 +132,14 @@ func (r *rig) spec() childSpec {
 	return childSpec{Account: r.account, Brokers: r.kafka.Addrs, Cluster: r.cluster, Prefix: r.prefix}
 }
 
-func startChild(t testing.TB, spec childSpec) *child {
+func startChild(t testing.TB, spec childSpec, env ...string) *child {
 	t.Helper()
 	text, err := json.Marshal(spec)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &child{cmd: exec.Command(os.Args[0]), done: make(chan struct{})}
-	c.cmd.Env = append(os.Environ(), childEnv+"="+string(text), "GOMAXPROCS=2")
+	c.cmd.Env = append(append(os.Environ(), childEnv+"="+string(text), "GOMAXPROCS=2"), env...)
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	out, err := c.cmd.StdoutPipe()
 	if err != nil {

@@ -94,6 +94,8 @@ type rig struct {
 	prefix  string
 	store   string
 	shards  int
+	// repeatable writes under REPEATABLE READ, as binlog_format=STATEMENT demands.
+	repeatable bool
 
 	mu   sync.Mutex
 	sent map[cdc.ShardKey][]cellog.Cell // what the writers stored, in order
@@ -216,7 +218,11 @@ func (r *rig) cell(shard cellog.ShardID, column string, rnd *rand.Rand) (c cello
 // commit writes cells; it sets their place.
 func (r *rig) commit(ctx context.Context, shard cellog.ShardID, cells []cellog.Cell) error {
 	db := "`" + cellog.DatabaseName(r.store, shard) + "`"
-	tx, err := r.db.BeginTx(ctx, &sql.TxOptions{Isolation: sql.LevelReadCommitted})
+	level := sql.LevelReadCommitted
+	if r.repeatable {
+		level = sql.LevelRepeatableRead
+	}
+	tx, err := r.db.BeginTx(ctx, &sql.TxOptions{Isolation: level})
 	if err != nil {
 		return err
 	}
