@@ -1,0 +1,412 @@
+package body
+
+import (
+	"bytes"
+	"compress/flate"
+	"compress/zlib"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/adler32"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	kzlib "github.com/klauspost/compress/zlib"
+)
+
+// standard is what the standard library says of a stream: its bytes, or an
+// error, also when there are more than limit bytes or bytes behind it.
+func standard(zipped []byte, limit int) ([]byte, error) {
+	src := bytes.NewReader(zipped)
+	r, err := zlib.NewReader(src)
+	if err != nil {
+		return nil, err
+	}
+	if zipped[1]&0x20 != 0 {
+		return nil, errors.New("a preset dictionary, if only an empty one")
+	}
+	out, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
+	if err == nil && len(out) > limit {
+		err = errors.New("too long")
+	}
+	if err == nil && src.Len() > 0 {
+		err = errors.New("bytes follow")
+	}
+	return out, err
+}
+
+// compareInflate holds the inflater against the standard library, at a limit.
+func compareInflate(t testing.TB, f *inflater, zipped []byte, limit int) {
+	t.Helper()
+	want, wantErr := standard(zipped, limit)
+	before := len(f.out)
+	got, err := f.inflate(zipped, limit)
+	switch {
+	case (err == nil) != (wantErr == nil):
+		t.Fatalf("%x, at most %d bytes: error %v, the standard library's is %v", zipped, limit, err, wantErr)
+	case err == nil && !bytes.Equal(got, want):
+		t.Fatalf("%x: got %.200x, want %.200x", zipped, got, want)
+	case err != nil && CodeOf(err) != CodeCorrupt && (CodeOf(err) != CodeTooLarge || len(want) <= limit):
+		t.Fatalf("%x, at most %d bytes: error %v, the standard library's is %v", zipped, limit, err, wantErr)
+	}
+	if len(f.out) > max(before, limit+slack) {
+		t.Fatalf("%d bytes of memory for at most %d", len(f.out), limit)
+	}
+}
+
+// zip packs in by a level of either library; huffman, stored and blocks of
+// several kinds come too.
+func zip(t testing.TB, rnd *rand.Rand, in []byte) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	var w interface {
+		io.WriteCloser
+		Flush() error
+	}
+	var err error
+	if level := rnd.IntN(12) - 2; rnd.IntN(2) == 0 {
+		w, err = zlib.NewWriterLevel(&out, level)
+	} else {
+		w, err = kzlib.NewWriterLevel(&out, level)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for len(in) > 0 {
+		n := min(len(in), 1+rnd.IntN(2*len(in)))
+		if _, err := w.Write(in[:n]); err != nil {
+			t.Fatal(err)
+		}
+		if in = in[n:]; rnd.IntN(4) == 0 {
+			if err := w.Flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// sample is bytes that pack in very different ways.
+func sample(rnd *rand.Rand) []byte {
+	n := rnd.IntN(1 << rnd.IntN(12))
+	if rnd.IntN(40) == 0 {
+		n = rnd.IntN(200_000)
+	}
+	out := make([]byte, n)
+	symbols := 1 << rnd.IntN(9)
+	switch rnd.IntN(5) {
+	case 0: // noise of few or many symbols
+		for i := range out {
+			out[i] = byte(rnd.IntN(symbols))
+		}
+	case 1: // very uneven: long codes
+		for i := range out {
+			out[i] = byte(rnd.ExpFloat64() * float64(symbols) / 8)
+		}
+	case 2: // copies from near and far
+		for i := 0; i < n; {
+			if i == 0 || rnd.IntN(3) == 0 {
+				out[i] = byte(rnd.IntN(symbols))
+				i++
+				continue
+			}
+			back := 1 + rnd.IntN(min(i, 1<<rnd.IntN(16)))
+			for end := min(n, i+1+rnd.IntN(300)); i < end; i++ {
+				out[i] = out[i-back]
+			}
+		}
+	case 3:
+		copy(out, bytes.Repeat([]byte{byte(rnd.IntN(256))}, n))
+	default:
+		text := []byte(strings.Repeat(trip, n/len(trip)+1))
+		for range len(text) / 40 {
+			text[rnd.IntN(len(text))] = byte('0' + rnd.IntN(10))
+		}
+		copy(out, text)
+	}
+	return out
+}
+
+// Whatever either library packs comes back, and a damaged stream is read as the
+// standard library reads it: cut anywhere, with a bit flipped, with bytes
+// behind it, at any limit.
+func TestInflateLikeTheStandardLibrary(t *testing.T) {
+	rnd, rounds := seeded(t), 600
+	if testing.Short() {
+		rounds = 60
+	}
+	f := new(inflater)
+	for range rounds {
+		in := sample(rnd)
+		zipped := zip(t, rnd, in)
+		got, err := f.inflate(zipped, len(in))
+		if err != nil || !bytes.Equal(got, in) {
+			t.Fatalf("%x of %d bytes: %v", zipped, len(in), err)
+		}
+		compareInflate(t, f, zipped, rnd.IntN(len(in)+2))
+		compareInflate(t, f, append(bytes.Clone(zipped), byte(rnd.Uint32())), 1<<20)
+		if len(zipped) > 2000 {
+			continue // the rest takes as often as it is long
+		}
+		for n := range zipped {
+			compareInflate(t, f, zipped[:n], 1<<20)
+		}
+		for range 100 {
+			damaged := bytes.Clone(zipped)
+			for range 1 + rnd.IntN(3) {
+				bit := rnd.IntN(8 * len(damaged))
+				damaged[bit/8] ^= 1 << (bit % 8)
+			}
+			compareInflate(t, f, damaged, 1<<16)
+		}
+	}
+}
+
+// bitWriter writes a deflate stream bit by bit.
+type bitWriter struct {
+	out  []byte
+	bits uint64
+	have uint
+}
+
+func (w *bitWriter) put(v uint64, count uint) {
+	for w.bits, w.have = w.bits|v<<w.have, w.have+count; w.have >= 8; w.bits, w.have = w.bits>>8, w.have-8 {
+		w.out = append(w.out, byte(w.bits))
+	}
+}
+
+// Blocks whose codes are made by dice: right ones, incomplete ones,
+// oversubscribed ones, with symbols that mean nothing. What an encoder would
+// never write is refused, or read, exactly as the standard library does it.
+func TestInflateCodesByDice(t *testing.T) {
+	rnd, rounds := seeded(t), 30_000
+	if testing.Short() {
+		rounds = 3000
+	}
+	f := new(inflater)
+	passed := 0
+	for range rounds {
+		w := &bitWriter{out: []byte{0x78, 0x01}}
+		for final := uint64(0); final == 0; {
+			final = uint64(rnd.IntN(3)) / 2
+			w.put(final, 1)
+			if rnd.IntN(5) == 0 {
+				w.put(1, 2)
+			} else {
+				w.put(2, 2)
+				diceCodes(w, rnd)
+			}
+			for range rnd.IntN(12) {
+				w.put(rnd.Uint64N(1<<16), uint(rnd.IntN(17)))
+			}
+			w.put(0, uint(rnd.IntN(3))*7) // ends a block of fixed codes
+		}
+		w.put(0, 7)
+		// The right sum, where there is one.
+		if out, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(w.out[2:])), 1<<16)); err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
+			for n := 3; n <= len(w.out); n++ {
+				zipped := binary.BigEndian.AppendUint32(bytes.Clone(w.out[:n]), adler32.Checksum(out))
+				compareInflate(t, f, zipped, 1<<16)
+				if _, err := f.inflate(zipped, 1<<16); err == nil {
+					passed++
+				}
+			}
+		}
+		compareInflate(t, f, append(w.out, 0, 0, 0, 1), 1<<16)
+	}
+	if passed < rounds/100 {
+		t.Errorf("%d of %d streams were right: the dice are bad", passed, rounds)
+	}
+}
+
+// diceCodes writes the codes of a block: most of them right.
+func diceCodes(w *bitWriter, rnd *rand.Rand) {
+	lits, dists := 257+rnd.IntN(32)*rnd.IntN(2), 1+rnd.IntN(32)*rnd.IntN(2)
+	w.put(uint64(lits-257), 5)
+	w.put(uint64(dists-1), 5)
+	// A code of 4 bits for the lengths 0 to 15, or one with repetitions.
+	w.put(15, 4)
+	plain := rnd.IntN(2) == 0
+	lens := [19]uint64{}
+	for i := range lens {
+		switch {
+		case plain && i < 16:
+			lens[i] = 4
+		case !plain && (i < 13 || i > 15):
+			lens[i] = 4
+		}
+		if rnd.IntN(500) == 0 {
+			lens[i] = uint64(rnd.IntN(8))
+		}
+	}
+	for _, sym := range lenOrder {
+		w.put(lens[sym], 3)
+	}
+	put := func(length int) { // its code, first bit lowest
+		for b := 3; b >= 0; b-- {
+			w.put(uint64(length>>b&1), 1)
+		}
+	}
+	if !plain && rnd.IntN(2) == 0 {
+		for range rnd.IntN(60) {
+			put(rnd.IntN(16)) // 13, 14 and 15 repeat
+		}
+		return
+	}
+	for _, count := range []int{lits, dists} {
+		all := diceLengths(rnd, count)
+		if count == lits && rnd.IntN(4) > 0 {
+			all[256] = max(all[256], 1)
+		}
+		for _, l := range all {
+			put(l)
+		}
+	}
+}
+
+// diceLengths returns the lengths of a complete code over some of count
+// symbols, sometimes with a mistake.
+func diceLengths(rnd *rand.Rand, count int) []int {
+	longest := 15
+	lens := []int{0}
+	for len(lens) < count && rnd.IntN(12) > 0 {
+		if i := rnd.IntN(len(lens)); lens[i] < longest {
+			lens[i]++
+			lens = append(lens, lens[i])
+		}
+	}
+	lens = append(lens, make([]int, count-len(lens))...)
+	rnd.Shuffle(count, func(i, j int) { lens[i], lens[j] = lens[j], lens[i] })
+	if rnd.IntN(8) == 0 {
+		lens[rnd.IntN(count)] = rnd.IntN(13)
+	}
+	return lens
+}
+
+// FuzzInflate: as TestInflateLikeTheStandardLibrary, for any bytes.
+func FuzzInflate(f *testing.F) {
+	rnd := rand.New(rand.NewPCG(1, 1))
+	for range 50 {
+		if in := sample(rnd); len(in) < 5000 {
+			f.Add(zip(f, rnd, in), uint32(1<<16))
+		}
+	}
+	f.Fuzz(func(t *testing.T, zipped []byte, limit uint32) {
+		compareInflate(t, new(inflater), zipped, int(limit%(1<<20)))
+	})
+}
+
+// Nothing is made anew for a body like the one before.
+func TestInflateAllocatesNothing(t *testing.T) {
+	zipped := deflate(t, []byte(trip))
+	f := new(inflater)
+	if got := testing.AllocsPerRun(100, func() {
+		if _, err := f.inflate(zipped, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+	}); got != 0 {
+		t.Errorf("%v allocations", got)
+	}
+}
+
+// seeded is random; CELLOG_SEED repeats a run.
+func seeded(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if s := os.Getenv("CELLOG_SEED"); s != "" {
+		var err error
+		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+			t.Fatalf("CELLOG_SEED=%q: want a number", s)
+		}
+	}
+	t.Logf("replay with CELLOG_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+// trips returns different bodies of about 600 bytes, such as bench/tail's,
+// long enough together to be strange to a processor that has seen them before.
+func trips(rnd *rand.Rand, n int) []string {
+	out := make([]string, n)
+	for i := range out {
+		id := func() string {
+			return fmt.Sprintf("%08x-%04x-4%03x-8%03x-%012x", rnd.Uint32(), rnd.IntN(1<<16), rnd.IntN(1<<12), rnd.IntN(1<<12), rnd.Int64N(1<<48))
+		}
+		leg := func(from, to string) string {
+			return fmt.Sprintf(`{"from":{"zone":"%s","city":"New York","lat":%.4f,"lng":%.4f},"to":{"zone":"%s","city":"New York","lat":%.4f,"lng":%.4f},"miles":%d.%d}`,
+				from, 40+rnd.Float64(), -74+rnd.Float64(), to, 40+rnd.Float64(), -74+rnd.Float64(), rnd.IntN(20), rnd.IntN(10))
+		}
+		out[i] = fmt.Sprintf(`{"driver_partner_uuid":"%s","city_uuid":"6ba7b810-9dad-11d1-80b4-00c04fd430c8","trip_created_at":"2026-03-%02dT%02d:%02d:00Z","legs":[%s,%s],"fare":%d.%02d,"tip":%d.%02d,"tolls":0.0,"payment":"credit card","currency":"USD"}`,
+			id(), 1+rnd.IntN(28), rnd.IntN(24), rnd.IntN(60), leg("Upper East Side North", "Long Island City"), leg("Long Island City", "Astoria"), rnd.IntN(60), rnd.IntN(100), rnd.IntN(10), rnd.IntN(100))
+	}
+	return out
+}
+
+// BenchmarkInflate compares with the reader of the library that packs.
+func BenchmarkInflate(b *testing.B) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for _, size := range []struct {
+		name         string
+		bodies, each int
+	}{{"600B", 256, 1}, {"8KiB", 32, 14}, {"1MiB", 2, 1800}} {
+		var all [][]byte
+		length := 0
+		for len(all) < size.bodies {
+			stored := mustEncode(b, []byte("["+strings.Join(trips(rnd, size.each), ",")+"]"))
+			if stored[0] != formatZlib {
+				continue // some of the short ones
+			}
+			out, err := standard(stored[headerLen:], 1<<24)
+			if err != nil {
+				b.Fatal(err)
+			}
+			all, length = append(all, stored[headerLen:]), len(out)
+		}
+		b.Run(size.name+"/library", func(b *testing.B) {
+			b.SetBytes(int64(length))
+			b.ReportAllocs()
+			var src bytes.Reader
+			src.Reset(all[0])
+			r, err := kzlib.NewReader(&src)
+			if err != nil {
+				b.Fatal(err)
+			}
+			buf := make([]byte, 2<<20)
+			i := 0
+			for b.Loop() {
+				src.Reset(all[i%len(all)])
+				i++
+				if err := r.(kzlib.Resetter).Reset(&src, nil); err != nil {
+					b.Fatal(err)
+				}
+				for n := 0; err != io.EOF; {
+					var got int
+					if got, err = r.Read(buf[n:]); err != nil && err != io.EOF {
+						b.Fatal(err)
+					}
+					n += got
+				}
+				err = nil
+			}
+		})
+		b.Run(size.name+"/ours", func(b *testing.B) {
+			b.SetBytes(int64(length))
+			b.ReportAllocs()
+			f := new(inflater)
+			i := 0
+			for b.Loop() {
+				if _, err := f.inflate(all[i%len(all)], 2<<20); err != nil {
+					b.Fatal(err)
+				}
+				i++
+			}
+		})
+	}
+}
