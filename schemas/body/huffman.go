@@ -23,8 +23,12 @@ const (
 //	            bits 16-31. special: neither a length nor a distance
 //	bits 16-30  the literal, the length or the distance without extra bits
 //	bit  31     literal
+//
+// In the code of code lengths a length is a literal, and all else is how many
+// zeros follow, or, with again, how often the last length comes again.
 const (
 	end     = 1 << 13
+	again   = 1 << 13
 	link    = 1 << 14
 	special = 1 << 15
 	literal = 1 << 31
@@ -33,7 +37,13 @@ const (
 // What symbols mean: an entry without the length of its code, and with the
 // number of extra bits in place of all.
 var (
-	lenMeanings [19]uint32
+	lenMeanings = func() (m [19]uint32) {
+		for l := range uint32(16) {
+			m[l] = literal | l<<16
+		}
+		m[16], m[17], m[18] = again|3<<16|2, 3<<16|3, 11<<16|7
+		return m
+	}()
 	litMeanings = func() (m [288]uint32) {
 		for c := range uint32(256) {
 			m[c] = literal | c<<16
@@ -60,12 +70,6 @@ var (
 		return m
 	}()
 )
-
-func init() {
-	for i := range lenMeanings {
-		lenMeanings[i] = uint32(i) << 16
-	}
-}
 
 // codes of blocks that bring none.
 type fixedCodes struct {
@@ -99,7 +103,7 @@ var fixed = sync.OnceValue(func() *fixedCodes {
 
 // sorter builds tables. It is scratch memory only.
 type sorter struct {
-	symbols [288]uint16
+	used, sorted [288]uint16
 }
 
 // build makes the table of a canonical code from its symbols' lengths, 0 to
@@ -108,9 +112,17 @@ type sorter struct {
 // symbol is taken all the same, as zlib does, and one of none at all fails
 // when it is used.
 func (s *sorter) build(table []uint32, lens []uint8, meanings []uint32, root uint) (width uint, ok bool) {
+	// Most symbols have no code: the rest is about those that have one.
+	used := 0
+	for sym, l := range lens {
+		s.used[used] = uint16(sym)
+		if l != 0 {
+			used++
+		}
+	}
 	var counts, next [16]uint16
-	for _, l := range lens {
-		counts[l&15]++
+	for _, sym := range s.used[:used] {
+		counts[lens[sym]&15]++
 	}
 	longest := uint(15)
 	for longest > 0 && counts[longest] == 0 {
@@ -120,18 +132,18 @@ func (s *sorter) build(table []uint32, lens []uint8, meanings []uint32, root uin
 		table[0] = special
 		return 0, true
 	}
-	at, space := counts[0], 0
+	at, space := uint16(0), 0
 	for l := uint(1); l <= longest; l++ {
 		next[l] = at
 		at += counts[l]
 		space = space<<1 + int(counts[l])
 	}
-	// By length; those without a code come first.
-	for sym, l := range lens {
-		s.symbols[next[l&15]] = uint16(sym)
-		next[l&15]++
+	sorted := s.sorted[:used]
+	for _, sym := range s.used[:used] {
+		l := lens[sym] & 15
+		sorted[next[l]] = sym
+		next[l]++
 	}
-	sorted := s.symbols[counts[0]:len(lens)]
 	entry := func(i int, length uint) uint32 {
 		return meanings[sorted[i]] + uint32(length)<<8 + uint32(length)
 	}
@@ -158,21 +170,21 @@ func (s *sorter) build(table []uint32, lens []uint8, meanings []uint32, root uin
 	}
 	// Longer ones share a link for each of their first width bits.
 	first, begin := -1, 0
-	used := size
+	filled := size
 	for l := width + 1; l <= longest; l++ {
 		for left := counts[l]; left > 0; left-- {
 			if prefix := code & (size - 1); prefix != first {
-				first, begin = prefix, used
+				first, begin = prefix, filled
 				// As wide as the codes of this prefix need.
 				more := l - width
 				for room := int(left); room < 1<<more; room = room<<1 + int(counts[width+more]) {
 					more++
 				}
-				used += 1 << more
+				filled += 1 << more
 				table[prefix] = uint32(begin)<<16 | link | special | uint32(more)<<8
 			}
 			e := entry(i, l-width)
-			for j := begin + code>>width; j < used; j += 1 << (l - width) {
+			for j := begin + code>>width; j < filled; j += 1 << (l - width) {
 				table[j] = e
 			}
 			code = successor(code, 1<<l)

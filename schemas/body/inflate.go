@@ -231,10 +231,11 @@ func (f *inflater) dynamic() error {
 	return f.codes(&f.lit, litBits, &f.dist, distBits)
 }
 
-// lengths reads count code lengths into lens.
+// lengths reads count code lengths into lens; lit has the table of their code.
 func (f *inflater) lengths(width uint, count int) bool {
 	src, pos, bits, have := f.src, f.pos, f.bits, f.have
 	mask := uint64(1)<<width - 1
+	clear(f.lens[:])
 	for i := 0; i < count; {
 		if have < 7+7 {
 			if pos > len(src)+8 {
@@ -243,38 +244,26 @@ func (f *inflater) lengths(width uint, count int) bool {
 			pos, bits, have = refill(src, pos, bits, have)
 		}
 		e := f.lit[bits&mask]
+		all, begin := bits, e>>8&15
 		bits >>= e & 63
 		have -= uint(e & 63)
-		if e&special != 0 {
-			return false // no symbol has this code
-		}
-		sym := e >> 16
-		if sym < 16 {
-			f.lens[i] = uint8(sym)
+		if e&literal != 0 {
+			f.lens[i] = uint8(e >> 16)
 			i++
 			continue
 		}
-		var extra, least uint
-		var repeated uint8
-		switch sym {
-		case 16:
-			if i == 0 {
-				return false
-			}
-			extra, least, repeated = 2, 3, f.lens[i-1]
-		case 17:
-			extra, least = 3, 3
-		default:
-			extra, least = 7, 11
+		if e&special != 0 {
+			return false // no symbol has this code
 		}
-		end := i + int(least+uint(bits)&(1<<extra-1))
-		bits >>= extra
-		have -= extra
-		if end > count {
+		begun := i
+		i += int(e>>16&0xff) + int(all&(1<<(e&63)-1)>>begin)
+		if i > count || e&again != 0 && begun == 0 {
 			return false
 		}
-		for ; i < end; i++ {
-			f.lens[i] = repeated
+		if e&again != 0 {
+			for j := begun; j < i; j++ {
+				f.lens[j] = f.lens[begun-1]
+			}
 		}
 	}
 	f.pos, f.bits, f.have = pos, bits, have

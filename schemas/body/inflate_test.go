@@ -380,6 +380,7 @@ func BenchmarkInflate(b *testing.B) {
 			}
 			buf := make([]byte, 2<<20)
 			i := 0
+			defer reportCPU(b)()
 			for b.Loop() {
 				src.Reset(all[i%len(all)])
 				i++
@@ -401,6 +402,7 @@ func BenchmarkInflate(b *testing.B) {
 			b.ReportAllocs()
 			f := new(inflater)
 			i := 0
+			defer reportCPU(b)()
 			for b.Loop() {
 				if _, err := f.inflate(all[i%len(all)], 2<<20); err != nil {
 					b.Fatal(err)
