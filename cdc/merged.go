@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/cellog/cellog"
-	"github.com/cellog/cellog/schemas/body"
 	"github.com/cellog/cellog/schemas/position"
+	"github.com/cellog/cellog/schemas/record"
 )
 
 // catchUp publishes from entity what merged topics lack, because they were
@@ -89,10 +89,11 @@ func (t *Tailer) catchUpShard(ctx context.Context, sess Session, node Node, ds *
 				continue
 			}
 			c.Sequence = counts[c.Column]
-			if c.Body, err = body.AppendJSON(nil, c.Body, 0); err != nil {
+			var form record.Form
+			if c.Body, form, err = record.AppendValue(nil, c.Body, ds.Values.Of(c.Column)); err != nil {
 				return p, fmt.Errorf("%w: added_id %d: %w", ErrShard, c.AddedID, err)
 			}
-			_, newest = sess.Encode(ds, c)
+			_, newest = sess.Encode(ds, c, form)
 			if err := sess.Send(ctx, newest); err != nil {
 				return p, err
 			}

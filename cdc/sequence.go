@@ -8,6 +8,7 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/schemas/position"
+	"github.com/cellog/cellog/schemas/record"
 )
 
 // fillPage is how many rows are read from an entity table at a time.
@@ -35,6 +36,7 @@ type sequencer struct {
 	stop     func(shard ShardKey, err error) // tells; called once per shard
 	refused  map[ShardKey]Stop               // by earlier sessions
 	merged   func(datastore string) bool
+	values   func(datastore string) record.Forms
 	fillWait time.Duration
 	metrics  *metrics
 
@@ -174,7 +176,7 @@ func (s *sequencer) datastore(ctx context.Context, name string) (*Datastore, err
 	if err := errors.Join(cellog.CheckShards(shards), cellog.CheckPartitions(partitions, shards)); err != nil {
 		return nil, fmt.Errorf("%w: cellog_meta.datastores, %s: %w", ErrShard, name, err)
 	}
-	ds := &Datastore{Name: name, Shards: shards, Partitions: partitions, Merged: s.merged(name)}
+	ds := &Datastore{Name: name, Shards: shards, Partitions: partitions, Merged: s.merged(name), Values: s.values(name)}
 	s.datastores[name] = ds
 	return ds, nil
 }
