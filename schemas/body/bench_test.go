@@ -82,6 +82,17 @@ func BenchmarkHash(b *testing.B) {
 	}
 }
 
+// BenchmarkCheck is the checksum of a body of 400 bytes.
+func BenchmarkCheck(b *testing.B) {
+	stored := sealed(formatPlain, []byte(trip)[:400])
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := Check(stored); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // BenchmarkPayloadToJSON is AppendJSON without checksum and inflating.
 func BenchmarkPayloadToJSON(b *testing.B) {
 	var all [][]byte
