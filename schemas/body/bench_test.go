@@ -86,6 +86,7 @@ func BenchmarkHash(b *testing.B) {
 func BenchmarkCheck(b *testing.B) {
 	stored := sealed(formatPlain, []byte(trip)[:400])
 	b.ReportAllocs()
+	defer reportCPU(b)()
 	for b.Loop() {
 		if err := Check(stored); err != nil {
 			b.Fatal(err)

@@ -225,7 +225,7 @@ func TestHostileMemory(t *testing.T) {
 				t.Errorf("%s passed", name)
 			}
 		})
-		// 64 KiB: a new zlib reader.
+		// 64 KiB: a new inflater, with its tables.
 		if limit := uint64(64<<10 + 8*max + 8*len(stored)); got > limit {
 			t.Errorf("%s: %d bytes allocated for %d, want at most %d", name, got, len(stored), limit)
 		}

@@ -61,7 +61,7 @@ func AppendValue(dst, stored []byte, form Form) ([]byte, Form, error) {
 		}
 	case MessagePack:
 		out, err := body.AppendMessagePack(dst, stored, body.MaxBytes)
-		if body.CodeOf(err) != body.CodeTooLarge {
+		if err == nil || body.CodeOf(err) != body.CodeTooLarge {
 			return out, form, err
 		}
 	}
