@@ -33,6 +33,10 @@
 //  6. Ready is nil only while heartbeats that the master wrote arrive in Kafka,
 //     so it fails when the stream stands still, whatever the reason.
 //
+// A record's value is the body as JSON, unless Config.Values wants another form
+// (schemas/record); only JSON costs a JSON text, and the stored form is not even
+// inflated: its checksum is checked.
+//
 // Not promised: that a stopped shard starts again by itself (mend the cause
 // and restart the tailer), that a statement which bypasses rows (TRUNCATE) is
 // noticed, and that the position of the binlog moves while a shard is stopped:
