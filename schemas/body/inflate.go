@@ -16,8 +16,7 @@ import (
 //
 // Of the bit buffer the low have bits count; those above may hold bits of
 // src[pos] already. Beyond the end of src come zeros, and pos counts on, so
-// that nothing has to look for the end while it reads: whoever has taken bits
-// asks overrun.
+// that nothing has to look for the end while it reads: align finds out.
 type inflater struct {
 	src  []byte
 	pos  int // the next byte to go into bits
@@ -166,10 +165,8 @@ func (f *inflater) take(count uint) uint {
 	return v
 }
 
-// overrun says whether bits beyond the end were taken.
-func (f *inflater) overrun() bool { return f.pos-int(f.have>>3) > len(f.src) }
-
-// align drops the rest of a byte, and gives whole ones back.
+// align drops the rest of a byte, and gives whole ones back; pos is then beyond
+// the end if bits there were taken.
 func (f *inflater) align() {
 	f.pos -= int(f.have >> 3)
 	f.bits, f.have = 0, 0
@@ -267,7 +264,7 @@ func (f *inflater) lengths(width uint, count int) bool {
 		}
 	}
 	f.pos, f.bits, f.have = pos, bits, have
-	return !f.overrun()
+	return true
 }
 
 // codes reads a block's literals and copies. Each step begins with at least 56
@@ -367,8 +364,5 @@ func (f *inflater) codes(lit *[litTable]uint32, litBits uint, dist *[distTable]u
 		}
 	}
 	f.pos, f.bits, f.have, f.n = pos, bits, have, n
-	if f.overrun() {
-		return brokenZlib()
-	}
 	return f.room(0)
 }

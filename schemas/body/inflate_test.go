@@ -227,6 +227,98 @@ func TestInflateCodesByDice(t *testing.T) {
 	}
 }
 
+// What means nothing is refused, although all else of its stream is right for
+// one who would take it.
+func TestInflateRefusesWhatMeansNothing(t *testing.T) {
+	code := func(w *bitWriter, v, count int) { // a code's first bit comes first
+		for b := count - 1; b >= 0; b-- {
+			w.put(uint64(v>>b&1), 1)
+		}
+	}
+	fixedBlock := func(w *bitWriter) {
+		w.put(1|1<<1, 3)
+		code(w, 0x30+'a', 8)
+	}
+	// dynamic begins a block in which lengths 0 and 1, and 18, have the codes
+	// 10, 0 and 11.
+	dynamic := func(w *bitWriter, lits, dists int) {
+		w.put(1|2<<1, 3)
+		w.put(uint64(lits-257), 5)
+		w.put(uint64(dists-1), 5)
+		w.put(18-4, 4)
+		for _, sym := range lenOrder[:18] {
+			w.put(map[uint8]uint64{0: 2, 1: 1, 18: 2}[sym], 3)
+		}
+	}
+	zeros := func(w *bitWriter, n int) {
+		code(w, 3, 2)
+		w.put(uint64(n-11), 7)
+	}
+	for _, tt := range []struct {
+		name, want string
+		write      func(w *bitWriter)
+	}{
+		{"control", "aaaa", func(w *bitWriter) { fixedBlock(w); code(w, 1, 7); code(w, 0, 5); code(w, 0, 7) }},
+		{"length 286", "a", func(w *bitWriter) { fixedBlock(w); code(w, 0xc6, 8); code(w, 0, 5); code(w, 0, 7) }},
+		{"length 287", "a", func(w *bitWriter) { fixedBlock(w); code(w, 0xc7, 8); code(w, 0, 5); code(w, 0, 7) }},
+		{"distance 30", "aaaa", func(w *bitWriter) { fixedBlock(w); code(w, 1, 7); code(w, 30, 5); code(w, 0, 7) }},
+		{"distance 31", "aaaa", func(w *bitWriter) { fixedBlock(w); code(w, 1, 7); code(w, 31, 5); code(w, 0, 7) }},
+		{"control, dynamic", "a", func(w *bitWriter) {
+			dynamic(w, 257, 1)
+			zeros(w, 97)
+			code(w, 0, 1) // 'a'
+			zeros(w, 138)
+			zeros(w, 20)
+			code(w, 0, 1) // the end
+			code(w, 2, 2)
+			code(w, 0, 1)
+			code(w, 1, 1)
+		}},
+		{"287 literals", "a", func(w *bitWriter) {
+			dynamic(w, 287, 1)
+			zeros(w, 97)
+			code(w, 0, 1)
+			zeros(w, 138)
+			zeros(w, 20)
+			code(w, 0, 1)
+			zeros(w, 31)
+			code(w, 0, 1)
+			code(w, 1, 1)
+		}},
+		{"31 distances", "a", func(w *bitWriter) {
+			dynamic(w, 257, 31)
+			zeros(w, 97)
+			code(w, 0, 1)
+			zeros(w, 138)
+			zeros(w, 20)
+			code(w, 0, 1)
+			zeros(w, 31)
+			code(w, 0, 1)
+			code(w, 1, 1)
+		}},
+		{"more lengths than there are", "a", func(w *bitWriter) {
+			dynamic(w, 257, 1)
+			zeros(w, 97)
+			code(w, 0, 1)
+			zeros(w, 138)
+			zeros(w, 20)
+			code(w, 0, 1)
+			zeros(w, 11)
+			code(w, 0, 1)
+			code(w, 1, 1)
+		}},
+	} {
+		w := &bitWriter{out: []byte{0x78, 0x01}}
+		tt.write(w)
+		w.put(0, 7)
+		zipped := binary.BigEndian.AppendUint32(w.out, adler32.Checksum([]byte(tt.want)))
+		compareInflate(t, new(inflater), zipped, 100)
+		if _, err := new(inflater).inflate(zipped, 100); (err == nil) != strings.HasPrefix(tt.name, "control") {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
+
 // diceCodes writes the codes of a block: most of them right.
 func diceCodes(w *bitWriter, rnd *rand.Rand) {
 	lits, dists := 257+rnd.IntN(32)*rnd.IntN(2), 1+rnd.IntN(32)*rnd.IntN(2)

@@ -2,6 +2,7 @@ package record
 
 import (
 	"errors"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -102,6 +103,13 @@ func TestLongValues(t *testing.T) {
 	longest := "[" + strings.Repeat("1.5,", (body.MaxBytes-4)/each) + "1]"
 	fits := `"` + strings.Repeat("a", body.MaxBytes-5) + `"` // MaxBytes of MessagePack
 	above := `"` + strings.Repeat("a", body.MaxBytes-2) + `"`
+	// Of so many letters by dice zlib saves no fifth: stored, n+10 bytes.
+	rnd, noise := rand.New(rand.NewPCG(1, 1)), make([]byte, body.MaxBytes-9)
+	for i := range noise {
+		for noise[i] = '"'; noise[i] == '"' || noise[i] == '\\'; {
+			noise[i] = byte(' ' + rnd.IntN(95))
+		}
+	}
 	for _, tt := range []struct {
 		name, text string
 		form, want Form
@@ -110,6 +118,8 @@ func TestLongValues(t *testing.T) {
 		{"fits", fits, MessagePack, MessagePack},
 		{"above", above, MessagePack, JSON},
 		{"zipped", above, Stored, Stored},
+		{"noise fits", `"` + string(noise[1:]) + `"`, Stored, Stored},
+		{"noise above", `"` + string(noise) + `"`, Stored, JSON},
 	} {
 		value, got, err := AppendValue(nil, stored(t, tt.text), tt.form)
 		if err != nil || got != tt.want || len(value) > body.MaxBytes {
