@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/schemas/record"
 )
 
 // A row that the binlog shows behind a hole is in entity too when the hole is
@@ -15,7 +16,8 @@ func TestRowBehindAHoleIsTakenOnce(t *testing.T) {
 	s.put(k, "BASE", 3)
 	var got []cellog.AddedID
 	seq := &sequencer{
-		cluster: "c1", entities: s, merged: func(string) bool { return false }, fillWait: time.Second,
+		cluster: "c1", entities: s, merged: func(string) bool { return false },
+		values: func(string) record.Forms { return nil }, fillWait: time.Second,
 		metrics: newMetrics(nil, "c1", func() float64 { return 0 }),
 		topic:   func(context.Context, *Datastore, string) error { return nil },
 		stop:    func(k ShardKey, err error) { t.Errorf("shard %s stopped: %v", k, err) },

@@ -274,7 +274,7 @@ func TestClaimReadsWhatIsPublished(t *testing.T) {
 	send := func(shard cellog.ShardID, id cellog.AddedID, column string, seq cellog.Sequence, body string, keep bool) cdc.Message {
 		c := cellog.Cell{Key: cellog.Key{Row: uuid.New(), Column: column, Ref: 1}, Datastore: "trips", Shard: shard, AddedID: id, Epoch: 1,
 			Sequence: seq, Body: []byte(body), CreatedAt: began.Add(time.Duration(id/2) * 1500 * time.Microsecond)} // two at a time
-		m, merged := s.Encode(trips, &c)
+		m, merged := s.Encode(trips, &c, record.JSON)
 		if err := errors.Join(s.Send(t.Context(), m), s.Send(t.Context(), merged)); err != nil {
 			t.Fatal(err)
 		}
