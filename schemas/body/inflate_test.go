@@ -138,12 +138,9 @@ func sample(rnd *rand.Rand) []byte {
 // standard library reads it: cut anywhere, with a bit flipped, with bytes
 // behind it, at any limit.
 func TestInflateLikeTheStandardLibrary(t *testing.T) {
-	rnd, rounds := seeded(t), 600
-	if testing.Short() {
-		rounds = 60
-	}
+	rnd := seeded(t)
 	f := new(inflater)
-	for range rounds {
+	for range 100 {
 		in := sample(rnd)
 		zipped := zip(t, rnd, in)
 		got, err := f.inflate(zipped, len(in))
@@ -186,10 +183,8 @@ func (w *bitWriter) put(v uint64, count uint) {
 // oversubscribed ones, with symbols that mean nothing. What an encoder would
 // never write is refused, or read, exactly as the standard library does it.
 func TestInflateCodesByDice(t *testing.T) {
-	rnd, rounds := seeded(t), 30_000
-	if testing.Short() {
-		rounds = 3000
-	}
+	const rounds = 5000
+	rnd := seeded(t)
 	f := new(inflater)
 	passed := 0
 	for range rounds {
