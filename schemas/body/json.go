@@ -237,15 +237,6 @@ var plain = func() (t [256]bool) {
 	return t
 }()
 
-// allPlain says whether eight bytes are all plain. A byte's highest bit tells,
-// of each one on its own: it is set already, or by what is taken from the byte,
-// which no byte can borrow from but one that is not plain itself.
-func allPlain(v uint64) bool {
-	const each = 0x0101010101010101
-	quote, slash := v^'"'*each, v^'\\'*each
-	return (v|(v-0x20*each)|(quote-each)|(slash-each))&(0x80*each) == 0
-}
-
 // appendString appends s as a JSON string in its shortest escaping; ok is
 // false if s is not UTF-8.
 func appendString(dst, s []byte) (_ []byte, ok bool) {
@@ -253,10 +244,6 @@ func appendString(dst, s []byte) (_ []byte, ok bool) {
 	dst = append(dst, '"')
 	begin := 0
 	for i := 0; i < len(s); {
-		if len(s)-i >= 8 && allPlain(binary.LittleEndian.Uint64(s[i:])) {
-			i += 8
-			continue
-		}
 		c := s[i]
 		if plain[c] {
 			i++

@@ -2,7 +2,6 @@ package body
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"reflect"
 	"testing"
@@ -141,20 +140,6 @@ func TestOthersReadTheMessagePack(t *testing.T) {
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
-		}
-	}
-}
-
-// One byte that is not plain, wherever it is, is seen; of plain ones alone
-// nothing is.
-func TestAllPlain(t *testing.T) {
-	for c := range 256 {
-		for at := range 8 {
-			b := []byte("plain~ \x7f")
-			b[at] = byte(c)
-			if got := allPlain(binary.LittleEndian.Uint64(b)); got != plain[c] {
-				t.Errorf("%q: %v", b, got)
-			}
 		}
 	}
 }
