@@ -9,6 +9,7 @@ import (
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/schemas/heartbeat"
 	"github.com/cellog/cellog/schemas/position"
+	"github.com/cellog/cellog/schemas/record"
 )
 
 // ShardKey names a shard among all datastores.
@@ -31,6 +32,8 @@ type Row struct {
 	Body        []byte
 	CreatedAt   time.Time
 	TraceParent string
+
+	form record.Form // of Body, once it was prepared for Kafka
 }
 
 // Key returns the cell's key.
@@ -144,6 +147,8 @@ type Datastore struct {
 	Partitions int
 	// Merged says that every cell also goes to the merged topic.
 	Merged bool
+	// Values are the forms of the columns' records.
+	Values record.Forms
 }
 
 // Positions is the content of a cluster's positions topic.
@@ -177,10 +182,10 @@ type Session interface {
 	// Topic makes sure that a column's topic is there and as it should be. An
 	// error marked ErrShard stops the shards that need the topic.
 	Topic(ctx context.Context, ds *Datastore, column string) error
-	// Encode turns a cell into its column topic's message, and into its merged
-	// topic's if the datastore has one (else nil). The messages keep the
-	// cell's body.
-	Encode(ds *Datastore, cell *cellog.Cell) (column, merged Message)
+	// Encode turns a cell, whose body is a value of a form, into its column
+	// topic's message, and into its merged topic's if the datastore has one
+	// (else nil). The messages keep the cell's body.
+	Encode(ds *Datastore, cell *cellog.Cell, form record.Form) (column, merged Message)
 	// Send hands messages over, in a transaction that it begins if needed.
 	Send(ctx context.Context, m Message) error
 	// Flush waits until all that was sent is in Kafka.

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/cellog/cellog/schemas/record"
 )
 
 // Config says what a Tailer works on.
@@ -26,6 +28,9 @@ type Config struct {
 	// Merged says whether a datastore has a merged topic. One that is switched
 	// on later gets all that was published before. Default: none has.
 	Merged func(datastore string) bool
+	// Values returns the forms of the records of a datastore's columns.
+	// Default: all JSON.
+	Values func(datastore string) record.Forms
 	// Beat writes a heartbeat row on the cluster's master. Default: none, and
 	// then lag is not known.
 	Beat func(ctx context.Context, cluster string, beat int64, at time.Time) error
@@ -92,6 +97,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Merged == nil {
 		c.Merged = func(string) bool { return false }
+	}
+	if c.Values == nil {
+		c.Values = func(string) record.Forms { return nil }
 	}
 	if c.BeatEvery == 0 {
 		c.BeatEvery = time.Second

@@ -43,6 +43,10 @@
 //     with sql_log_bin off, or under GTIDs that the position had) are found
 //     within Config.LookEvery, at the start at once.
 //
+// A record's value is the body as JSON, unless Config.Values wants another form
+// (schemas/record); only JSON costs a JSON text, and the stored form is not even
+// inflated: its checksum is checked.
+//
 // Not promised: that a stopped shard starts again by itself (mend the cause
 // and restart the tailer), and that the position of the binlog moves while a
 // shard is stopped: it stays, so that a restart meets the reason again.

@@ -16,6 +16,7 @@ import (
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/schemas/body"
 	"github.com/cellog/cellog/schemas/position"
+	"github.com/cellog/cellog/schemas/record"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -322,7 +323,7 @@ func (s *fakeSession) Topic(_ context.Context, _ *Datastore, column string) erro
 	return nil
 }
 
-func (s *fakeSession) Encode(ds *Datastore, c *cellog.Cell) (Message, Message) {
+func (s *fakeSession) Encode(ds *Datastore, c *cellog.Cell, _ record.Form) (Message, Message) {
 	m := &fakeMessage{cell: *c}
 	if ds.Merged {
 		return m, &fakeMessage{*c, true}

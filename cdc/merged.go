@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/cellog/cellog"
-	"github.com/cellog/cellog/schemas/body"
 	"github.com/cellog/cellog/schemas/position"
+	"github.com/cellog/cellog/schemas/record"
 )
 
 // catchUp publishes from entity what merged topics lack, because they were
@@ -52,7 +52,7 @@ func (t *Tailer) catchUp(ctx context.Context, sess Session, r *reading, seq *seq
 			if r.AddedID <= have {
 				return nil
 			}
-			if r.Body, err = body.AppendJSON(nil, r.Body, 0); err != nil {
+			if r.Body, r.form, err = record.AppendValue(nil, r.Body, ds.Values.Of(r.Column)); err != nil {
 				return fmt.Errorf("%w: added_id %d: the stored body cannot be read: %w", ErrShard, r.AddedID, err)
 			}
 			return nil
@@ -129,7 +129,7 @@ func (c *catchUp) page(ctx context.Context, p *page) error {
 			continue
 		}
 		_, l.newest = c.sess.Encode(l.ds, &cellog.Cell{Key: r.Key(), Datastore: k.Datastore, Shard: k.Shard, AddedID: r.AddedID, Epoch: r.Epoch,
-			Sequence: l.counts[r.Column], CreatedAt: r.CreatedAt, Body: r.Body, TraceParent: r.TraceParent})
+			Sequence: l.counts[r.Column], CreatedAt: r.CreatedAt, Body: r.Body, TraceParent: r.TraceParent}, r.form)
 		if err := c.sess.Send(ctx, l.newest); err != nil {
 			return err
 		}

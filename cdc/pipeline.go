@@ -7,12 +7,15 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cellog/cellog"
-	"github.com/cellog/cellog/schemas/body"
+	"github.com/cellog/cellog/schemas/record"
 )
 
 // chunkItems is how many cells a transcoder takes at a time: enough to make
 // the hand-over cheap, few enough to keep all transcoders at work.
 const chunkItems = 128
+
+// encoder is Session.Encode.
+type encoder func(*Datastore, *cellog.Cell, record.Form) (column, merged Message)
 
 // chunk is a piece of a batch. done is closed when its items are transcoded.
 type chunk struct {
@@ -23,7 +26,7 @@ type chunk struct {
 // transcode runs until the queue is closed and empty, or ctx ends: it cuts the
 // queue into chunks, has them transcoded by n goroutines, and hands them to
 // out in order. It closes out.
-func transcode(ctx context.Context, q *queue, n int, encode func(*Datastore, *cellog.Cell) (Message, Message), out chan<- *chunk) error {
+func transcode(ctx context.Context, q *queue, n int, encode encoder, out chan<- *chunk) error {
 	jobs := make(chan *chunk)
 	g, ctx := errgroup.WithContext(ctx)
 	for range n {
@@ -76,30 +79,35 @@ func hand(ctx context.Context, c *chunk, jobs, out chan<- *chunk) error {
 	}
 }
 
-// transcodeItems turns stored bodies into messages. The bodies of a chunk share
+// transcodeItems turns stored bodies into messages, inflating only those whose
+// column's form wants it. The bodies of a chunk share
 // buffers: the messages live about equally long.
-func transcodeItems(items []item, encode func(*Datastore, *cellog.Cell) (Message, Message)) {
+func transcodeItems(items []item, encode encoder) {
 	var buf []byte
 	for i := range items {
 		it := &items[i]
 		r := &it.row
-		if want := 2*len(r.Body) + 256; cap(buf)-len(buf) < want {
+		form, want := it.ds.Values.Of(r.Column), len(r.Body)
+		if form != record.Stored {
+			want = 2*want + 256
+		}
+		if cap(buf)-len(buf) < want {
 			buf = make([]byte, 0, max(want, min(len(items)-i, 32)*want))
 		}
 		start := len(buf)
-		grown, err := body.AppendJSON(buf, r.Body, 0)
+		grown, form, err := record.AppendValue(buf, r.Body, form)
 		if err != nil {
 			it.err = fmt.Errorf("%w: added_id %d: the stored body cannot be read: %w", ErrShard, r.AddedID, err)
 			continue
 		}
 		buf = grown
-		text := buf[start:len(buf):len(buf)]
+		value := buf[start:len(buf):len(buf)]
 		c := cellog.Cell{
 			Key: r.Key(), Datastore: it.shard.Datastore, Shard: it.shard.Shard,
 			AddedID: r.AddedID, Epoch: r.Epoch, Sequence: cellog.Sequence(it.seq),
-			CreatedAt: r.CreatedAt, Body: text, TraceParent: r.TraceParent,
+			CreatedAt: r.CreatedAt, Body: value, TraceParent: r.TraceParent,
 		}
-		it.column, it.merged = encode(it.ds, &c)
+		it.column, it.merged = encode(it.ds, &c, form)
 		r.Body = nil // the packet it points into may go
 	}
 }

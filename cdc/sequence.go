@@ -8,6 +8,7 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/schemas/position"
+	"github.com/cellog/cellog/schemas/record"
 )
 
 // askAgain is how long a datastore that cellog_meta does not know is taken to
@@ -32,6 +33,7 @@ type sequencer struct {
 	stop     func(shard ShardKey, err error) // tells; called once per shard
 	refused  map[ShardKey]Stop               // by earlier sessions
 	merged   func(datastore string) bool
+	values   func(datastore string) record.Forms
 	reading  reading
 	progress func(f Fill, log bool) // tells how far a fill is, zero at its end
 	metrics  *metrics
@@ -176,7 +178,7 @@ func (s *sequencer) datastore(ctx context.Context, name string) (*Datastore, err
 	if err := errors.Join(cellog.CheckShards(shards), cellog.CheckPartitions(partitions, shards)); err != nil {
 		return nil, fmt.Errorf("%w: cellog_meta.datastores, %s: %w", ErrShard, name, err)
 	}
-	ds := &Datastore{Name: name, Shards: shards, Partitions: partitions, Merged: s.merged(name)}
+	ds := &Datastore{Name: name, Shards: shards, Partitions: partitions, Merged: s.merged(name), Values: s.values(name)}
 	s.datastores[name] = ds
 	return ds, nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/schemas/record"
 )
 
 // A row that the binlog shows behind a hole is in entity too when the hole is
@@ -15,7 +16,8 @@ func TestRowBehindAHoleIsTakenOnce(t *testing.T) {
 	s.put(k, "BASE", 3)
 	var got []cellog.AddedID
 	seq := &sequencer{
-		cluster: "c1", entities: s, merged: func(string) bool { return false }, reading: reading{entities: s, wait: time.Second}, progress: func(Fill, bool) {},
+		cluster: "c1", entities: s, merged: func(string) bool { return false }, values: func(string) record.Forms { return nil },
+		reading: reading{entities: s, wait: time.Second}, progress: func(Fill, bool) {},
 		metrics: newMetrics(nil, "c1", func() float64 { return 0 }, func() float64 { return 0 }),
 		topic:   func(context.Context, *Datastore, string) error { return nil },
 		stop:    func(k ShardKey, err error) { t.Errorf("shard %s stopped: %v", k, err) },

@@ -217,7 +217,7 @@ func (t *Tailer) nodes(ctx context.Context, c *position.Cluster) ([]Node, error)
 func (t *Tailer) newSequencer(node Node, sess Session, refused map[ShardKey]Stop) *sequencer {
 	return &sequencer{
 		cluster: t.cfg.Cluster, entities: node.Entities, topic: sess.Topic,
-		stop: t.stopShard, refused: refused, merged: t.cfg.Merged,
+		stop: t.stopShard, refused: refused, merged: t.cfg.Merged, values: t.cfg.Values,
 		reading: t.newReading(node), progress: t.filled(node), metrics: t.metrics,
 		shards: make(map[ShardKey]*shardState), datastores: make(map[string]*Datastore),
 		topics: make(map[topicKey]struct{}), unknown: make(map[string]time.Time),

@@ -15,6 +15,7 @@ import (
 	"github.com/cellog/cellog/cdc"
 	"github.com/cellog/cellog/internal/failpoint"
 	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/schemas/body"
 	"github.com/cellog/cellog/schemas/position"
 	"github.com/cellog/cellog/schemas/record"
 )
@@ -271,10 +272,20 @@ func TestClaimReadsWhatIsPublished(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	send := func(shard cellog.ShardID, id cellog.AddedID, column string, seq cellog.Sequence, body string, keep bool) cdc.Message {
+	send := func(shard cellog.ShardID, id cellog.AddedID, column string, seq cellog.Sequence, text string, keep bool) cdc.Message {
 		c := cellog.Cell{Key: cellog.Key{Row: uuid.New(), Column: column, Ref: 1}, Datastore: "trips", Shard: shard, AddedID: id, Epoch: 1,
-			Sequence: seq, Body: []byte(body), CreatedAt: began.Add(time.Duration(id/2) * 1500 * time.Microsecond)} // two at a time
-		m, merged := s.Encode(trips, &c)
+			Sequence: seq, Body: []byte(text), CreatedAt: began.Add(time.Duration(id/2) * 1500 * time.Microsecond)} // two at a time
+		// The forms change from cell to cell; what comes back is JSON.
+		stored, err := body.Encode(nil, c.Body, body.Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent := c
+		var form record.Form
+		if sent.Body, form, err = record.AppendValue(nil, stored, []record.Form{record.JSON, record.MessagePack, record.Stored}[id%3]); err != nil {
+			t.Fatal(err)
+		}
+		m, merged := s.Encode(trips, &sent, form)
 		if err := errors.Join(s.Send(t.Context(), m), s.Send(t.Context(), merged)); err != nil {
 			t.Fatal(err)
 		}

@@ -52,7 +52,7 @@ func TestTransactionsThatABrokerForgotStayAborted(t *testing.T) {
 		for shard := range cellog.ShardID(partitions) {
 			c := row
 			c.Shard, c.AddedID, c.Sequence, c.Ref = shard, id, 1, ref
-			m, _ := s.Encode(ds, &c)
+			m, _ := s.Encode(ds, &c, record.JSON)
 			if err := s.Send(ctx, m); err != nil {
 				return err
 			}

@@ -108,7 +108,7 @@ func publishAll(t *testing.T, s *session, e table) position.Shard {
 		at.Last = c.AddedID
 		c.Sequence = col.Sequence
 		c.Body = []byte(`{"a":1}`)
-		column, merged := s.Encode(trips, &c)
+		column, merged := s.Encode(trips, &c, record.JSON)
 		for _, m := range []cdc.Message{column, merged} {
 			if err := s.Send(t.Context(), m); err != nil {
 				t.Fatal(err)
@@ -325,7 +325,7 @@ func TestRepairRefusesWhatItCannotMend(t *testing.T) {
 	s, _ = openSession(t, p)
 	c := e[0]
 	c.Sequence, c.Body = 1, []byte(`{"a":1}`)
-	column, _ := s.Encode(trips, &c)
+	column, _ := s.Encode(trips, &c, record.JSON)
 	if err := errors.Join(s.Send(t.Context(), column), s.Commit(t.Context(), cdc.Commit{Cluster: position.Cluster{Term: 1, State: position.Open}})); err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,6 @@ import (
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/cdc"
 	"github.com/cellog/cellog/internal/kafka"
-	"github.com/cellog/cellog/schemas/body"
 	"github.com/cellog/cellog/schemas/position"
 	"github.com/cellog/cellog/schemas/record"
 )
@@ -225,10 +224,11 @@ func (r *repair) publish(ctx context.Context, entities cdc.EntityReader) error {
 		if !toColumn && !toMerged {
 			return nil
 		}
-		if c.Body, err = body.AppendJSON(nil, c.Body, 0); err != nil {
+		var form record.Form
+		if c.Body, form, err = record.AppendValue(nil, c.Body, r.ds.Values.Of(c.Column)); err != nil {
 			return fmt.Errorf("%s, added_id %d: %w", r.key, c.AddedID, err)
 		}
-		column, merged := r.s.Encode(r.ds, c)
+		column, merged := r.s.Encode(r.ds, c, form)
 		if toColumn {
 			if err := r.send(ctx, column); err != nil {
 				return err

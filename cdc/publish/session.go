@@ -63,9 +63,9 @@ func (s *session) encoder(datastore string) *record.Encoder {
 	return e
 }
 
-// Encode turns a cell into its messages.
-func (s *session) Encode(ds *cdc.Datastore, c *cellog.Cell) (column, merged cdc.Message) {
-	rec := s.encoder(ds.Name).Encode(c)
+// Encode turns a cell, whose body is a value of a form, into its messages.
+func (s *session) Encode(ds *cdc.Datastore, c *cellog.Cell, form record.Form) (column, merged cdc.Message) {
+	rec := s.encoder(ds.Name).Encode(c, form)
 	partition := cellog.PartitionOf(c.Shard, ds.Partitions)
 	column = kafka.NewMessage(cellog.TopicName(s.p.cfg.Prefix, ds.Name, c.Column), partition, rec)
 	if ds.Merged {

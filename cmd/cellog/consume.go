@@ -13,6 +13,7 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/schemas/record"
 )
 
 var errEnough = errors.New("as many records as were asked for")
@@ -25,7 +26,7 @@ func newConsume() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "consume DATASTORE.COLUMN",
 		Short: "Print a column's records from Kafka, committed ones only",
-		Long: `Print the records of a column's topic as they are in Kafka, in offset order per partition, committed ones only
+		Long: `Print the records of a column's topic as they are in Kafka, values as JSON whatever their form, in offset order per partition, committed ones only
 (other clients must set isolation.level=read_committed). DATASTORE._all is the merged topic, where there is one.
 It follows the topic until it is interrupted, unless --until-end or --count is given. A topic that is not there yet
 is waited for. With --from TIME no record of an earlier time is printed.`,
@@ -132,7 +133,7 @@ type recordLine struct {
 	Key       string            `json:"key"`
 	Headers   map[string]string `json:"headers"`
 	Value     json.RawMessage   `json:"value"`
-	// Raw is in place of a value that is not JSON, so no cell's.
+	// Raw is in place of a value that is no body, so no cell's.
 	Raw []byte `json:"value_base64,omitempty"`
 }
 
@@ -140,14 +141,23 @@ func recordPrinter(w io.Writer, format string) func(kafka.Delivery) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	return func(d kafka.Delivery) error {
+		value := d.Value
+		for _, h := range d.Headers {
+			if h.Key != record.HeaderContentType {
+				continue
+			}
+			if text, err := record.ValueJSON(string(h.Value), d.Value); err == nil {
+				value = text
+			}
+		}
 		if format == "text" {
-			_, err := fmt.Fprintf(w, "%d/%d\t%s\t%s\t%s\n", d.Partition.Partition, d.Offset, d.Time.UTC().Format(time.RFC3339Nano), d.Key, d.Value)
+			_, err := fmt.Fprintf(w, "%d/%d\t%s\t%s\t%s\n", d.Partition.Partition, d.Offset, d.Time.UTC().Format(time.RFC3339Nano), d.Key, value)
 			return err
 		}
 		l := recordLine{Topic: d.Partition.Topic, Partition: d.Partition.Partition, Offset: d.Offset, Time: d.Time.UTC(),
-			Key: string(d.Key), Headers: map[string]string{}, Value: d.Value}
-		if !json.Valid(d.Value) {
-			l.Value, l.Raw = nil, d.Value
+			Key: string(d.Key), Headers: map[string]string{}, Value: value}
+		if !json.Valid(value) {
+			l.Value, l.Raw = nil, value
 		}
 		for _, h := range d.Headers {
 			l.Headers[h.Key] = string(h.Value)

@@ -6,8 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/kafka"
 	"github.com/cellog/cellog/internal/kafkatest"
+	"github.com/cellog/cellog/schemas/body"
 	"github.com/cellog/cellog/schemas/record"
 )
 
@@ -63,5 +65,31 @@ func TestConsumeSaysThatItWaits(t *testing.T) {
 	err := consume(ctx, broker.Addrs(), kafkatest.Prefix(t)+"trips.BSAE", kafka.FromZero(), false, 0, func(kafka.Delivery) error { return nil }, &said)
 	if err != nil || !strings.Contains(said.String(), "trips.BSAE yet; waiting") {
 		t.Errorf("said %q, error %v", said.String(), err)
+	}
+}
+
+// Values are printed as JSON in whatever form they are; what is no body is
+// printed as it is.
+func TestConsumePrintsEveryForm(t *testing.T) {
+	stored, err := body.Encode(nil, []byte(`{"a":1.50}`), body.Limits{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, form := range []record.Form{record.JSON, record.MessagePack, record.Stored, "broken"} {
+		c := cellog.Cell{Key: cellog.Key{Column: "BASE"}, Datastore: "trips"}
+		text, line := `{"a":1.50}`, `"value":{"a":1.50}`
+		if form == "broken" {
+			form, text, line = record.Stored, "x", `"value_base64":"eA=="`
+			c.Body = []byte("x")
+		} else if c.Body, _, err = record.AppendValue(nil, stored, form); err != nil {
+			t.Fatal(err)
+		}
+		d := kafka.Delivery{Record: record.NewEncoder("trips").Encode(&c, form)}
+		for format, want := range map[string]string{"text": "\t" + text + "\n", "json": line} {
+			var out strings.Builder
+			if err := recordPrinter(&out, format)(d); err != nil || !strings.Contains(out.String(), want) {
+				t.Errorf("%s, %s: %q, %v, want %q", form, format, out.String(), err, want)
+			}
+		}
 	}
 }

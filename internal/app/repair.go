@@ -65,6 +65,7 @@ func repairFrom(ctx context.Context, cfg *config.Config, pub *publish.Publisher,
 	case shard < 0 || int(shard) >= shards:
 		return nil, fmt.Errorf("shard %d: datastore %s has the shards 0 to %d", shard, datastore, shards-1)
 	}
-	ds := &cdc.Datastore{Name: datastore, Shards: shards, Partitions: partitions, Merged: cfg.Datastore(datastore).MergedTopic}
+	options := cfg.Datastore(datastore)
+	ds := &cdc.Datastore{Name: datastore, Shards: shards, Partitions: partitions, Merged: options.MergedTopic, Values: options.Values}
 	return pub.Repair(ctx, ds, shard, n.Entities)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/internal/mysqlreplica"
+	"github.com/cellog/cellog/schemas/record"
 	"github.com/cellog/cellog/storage"
 	"github.com/cellog/cellog/storage/mysql"
 )
@@ -86,6 +87,7 @@ func (t *Tailers) add(cfg *config.Config, c *config.Cluster, env Env) error {
 	tl, err := cdc.New(cdc.Config{
 		Cluster: c.Name, Publisher: pub, Nodes: servers.nodes, TailMaster: cfg.Tailer.TailMaster,
 		Merged: func(ds string) bool { return cfg.Datastore(ds).MergedTopic },
+		Values: func(ds string) record.Forms { return cfg.Datastore(ds).Values },
 		Paused: servers.paused, Heads: servers.heads,
 		Beat: servers.beat, BeatEvery: cfg.Tailer.HeartbeatInterval,
 		MaxTransactionCells: cfg.Tailer.TransactionCells,

@@ -2,15 +2,18 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/schemas/body"
+	"github.com/cellog/cellog/schemas/record"
 )
 
 // problem is a mistake of meaning, with the YAML path of its value.
@@ -138,6 +141,16 @@ func (k *checker) datastores(all []Datastore, clusters int) {
 		seen[d.Name] = true
 		if d.Ack != "" {
 			k.oneOf(at+".ack", d.Ack, "primary", "copy", "final")
+		}
+		for _, column := range slices.Sorted(maps.Keys(d.Values)) {
+			if err := cellog.CheckColumn(column); err != nil && column != record.OtherColumns {
+				k.bad(at+".values", "%v; \"*\" is all columns that are not named", err)
+			}
+			switch form := d.Values[column]; form {
+			case record.JSON, record.MessagePack, record.Stored:
+			default:
+				k.bad(at+".values", "column %.64q: %.40q: want json, msgpack, stored", column, form)
+			}
 		}
 		if d.Ack == "copy" && clusters == 1 {
 			k.bad(at+".ack", "copy wants another cluster to hold copies, there is one alone: add clusters, or say primary or final")

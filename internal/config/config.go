@@ -1,6 +1,10 @@
 package config
 
-import "time"
+import (
+	"time"
+
+	"github.com/cellog/cellog/schemas/record"
+)
 
 // Config is a whole configuration file. Its zero value is not usable; Default
 // gives the values of everything that a file leaves out.
@@ -86,6 +90,9 @@ type Datastore struct {
 	// MergedTopic also publishes every column to <datastore>._all. Default
 	// false.
 	MergedTopic bool `yaml:"merged_topic"`
+	// Values says what the values of the columns' records are, by column, or
+	// "*" for all that are not named: json, msgpack or stored. Default json.
+	Values record.Forms `yaml:"values"`
 }
 
 // Worker is the HTTP node.

@@ -1,6 +1,8 @@
 package body
 
 import (
+	"bytes"
+	"math/rand/v2"
 	"strings"
 	"testing"
 )
@@ -75,6 +77,41 @@ func BenchmarkHash(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := Hash(stored); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkCheck is the checksum of a body of 400 bytes.
+func BenchmarkCheck(b *testing.B) {
+	stored := sealed(formatPlain, []byte(trip)[:400])
+	b.ReportAllocs()
+	defer reportCPU(b)()
+	for b.Loop() {
+		if err := Check(stored); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkPayloadToJSON is AppendJSON without checksum and inflating.
+func BenchmarkPayloadToJSON(b *testing.B) {
+	var all [][]byte
+	for _, text := range trips(rand.New(rand.NewPCG(1, 3)), 256) {
+		var open inflated
+		payload, err := open.open(mustEncode(b, []byte(text)), MaxBytes)
+		if err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, bytes.Clone(payload))
+		open.release()
+	}
+	var out []byte
+	b.ReportAllocs()
+	defer reportCPU(b)()
+	for i := 0; b.Loop(); i++ {
+		var err error
+		if out, err = appendPayload(out[:0], all[i%len(all)], MaxBytes); err != nil {
 			b.Fatal(err)
 		}
 	}

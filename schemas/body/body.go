@@ -88,6 +88,38 @@ func AppendJSON(dst, stored []byte, max int) ([]byte, error) {
 	return out, nil
 }
 
+// AppendMessagePack appends the MessagePack of a stored body to dst, checked as
+// AppendJSON checks it. max is the most bytes to return; 0 means MaxBytes. The
+// error is AppendJSON's, and then dst is returned as it was.
+func AppendMessagePack(dst, stored []byte, max int) ([]byte, error) {
+	if max <= 0 || max > MaxBytes {
+		max = MaxBytes
+	}
+	var scratch inflated
+	payload, err := scratch.open(stored, max)
+	defer scratch.release()
+	if err == nil {
+		err = checkPayload(payload)
+	}
+	if err != nil {
+		return dst, err
+	}
+	return append(dst, payload...), nil
+}
+
+// AppendMessagePackJSON appends the JSON text of MessagePack that
+// AppendMessagePack returned to dst. max and the error are AppendJSON's.
+func AppendMessagePackJSON(dst, payload []byte, max int) ([]byte, error) {
+	if max <= 0 || max > MaxBytes {
+		max = MaxBytes
+	}
+	out, err := appendPayload(dst, payload, max)
+	if err != nil {
+		return dst, err
+	}
+	return out, nil
+}
+
 // Check verifies the format and the checksum of a stored body, but reads no
 // further. The error is an *Error with CodeCorrupt or CodeUnknownFormat.
 func Check(stored []byte) error {

@@ -34,6 +34,13 @@ func FuzzRead(f *testing.F) {
 		if got := allocated(func() { out, err = AppendJSON(nil, stored, max) }); got > uint64(1<<20+8*max+8*len(stored)) {
 			t.Fatalf("%d bytes allocated for %d", got, len(stored))
 		}
+		if pack, perr := AppendMessagePack(nil, stored, max); perr == nil {
+			if same, err2 := AppendMessagePackJSON(nil, pack, max); !bytes.Equal(same, out) || (err == nil) != (err2 == nil) {
+				t.Fatalf("its MessagePack is %.200q, %v; it is %.200q, %v", same, err2, out, err)
+			}
+		} else if err == nil && CodeOf(perr) != CodeTooLarge {
+			t.Fatalf("read %.200q, and as MessagePack: %v", out, perr)
+		}
 		if err != nil {
 			if CodeOf(err) == "" {
 				t.Fatalf("an error without a code: %v", err)

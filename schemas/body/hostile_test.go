@@ -100,6 +100,9 @@ func TestHostilePayloads(t *testing.T) {
 			if string(out) != "kept" {
 				t.Errorf("%s: dst came back as %.40q", name, out)
 			}
+			if out, err := AppendMessagePack([]byte("kept"), stored, 0); CodeOf(err) != CodeCorrupt || string(out) != "kept" {
+				t.Errorf("%s: AppendMessagePack: %v, and %.40q", name, err, out)
+			}
 			if _, err := Hash(stored); CodeOf(err) != CodeCorrupt {
 				t.Errorf("%s: Hash: %v", name, err)
 			}
@@ -109,6 +112,30 @@ func TestHostilePayloads(t *testing.T) {
 			if _, err := Equal(stored, stored); CodeOf(err) != CodeCorrupt {
 				t.Errorf("%s: Equal with itself: %v", name, err)
 			}
+		}
+	}
+}
+
+// MessagePack of any length comes back up to its limit, and is not returned
+// above.
+func TestMessagePackLimit(t *testing.T) {
+	for _, text := range []string{"[" + strings.Repeat("1.5,", 1000) + "7]", `"` + strings.Repeat("no end ", 1000) + `"`} {
+		stored := mustEncode(t, []byte(text))
+		pack, err := AppendMessagePack(nil, stored, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := AppendMessagePackJSON(nil, pack, 0); err != nil || string(got) != text {
+			t.Errorf("%.40q, %v", got, err)
+		}
+		if again, err := AppendMessagePack([]byte("a"), stored, len(pack)); err != nil || string(again) != "a"+string(pack) {
+			t.Errorf("at the limit: %v", err)
+		}
+		if _, err := AppendMessagePack(nil, stored, len(pack)-1); CodeOf(err) != CodeTooLarge {
+			t.Errorf("above the limit: %v", err)
+		}
+		if _, err := AppendMessagePackJSON(nil, pack, len(text)-1); CodeOf(err) != CodeTooLarge {
+			t.Errorf("above the limit of the text: %v", err)
 		}
 	}
 }
@@ -198,7 +225,7 @@ func TestHostileMemory(t *testing.T) {
 				t.Errorf("%s passed", name)
 			}
 		})
-		// 64 KiB: a new zlib reader.
+		// 64 KiB: a new inflater, with its tables.
 		if limit := uint64(64<<10 + 8*max + 8*len(stored)); got > limit {
 			t.Errorf("%s: %d bytes allocated for %d, want at most %d", name, got, len(stored), limit)
 		}

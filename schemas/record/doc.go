@@ -2,10 +2,11 @@
 // topic (and the same in the merged topic, if the datastore has one).
 //
 //	key      the row_key, 36 lower-case characters
-//	value    the JSON body, never null
+//	value    the body, never null, in the Form that the content-type says
 //	time     created_at (Kafka keeps milliseconds; ce_time has microseconds)
 //	headers  CloudEvents 1.0, Kafka binary mode:
-//	  content-type    application/json
+//	  content-type    application/json, application/msgpack or
+//	                  application/vnd.cellog.body
 //	  ce_specversion  1.0
 //	  ce_id           <datastore>/<shard>/<added_id>
 //	  ce_source       /cellog/<datastore>

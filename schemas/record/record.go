@@ -23,7 +23,6 @@ const (
 
 // The header values that never vary.
 const (
-	ContentType = "application/json"
 	SpecVersion = "1.0"
 	Type        = "cellog.cell.v1"
 )
@@ -43,17 +42,17 @@ type Header struct {
 type Record struct {
 	// Key is the row key's text.
 	Key []byte
-	// Value is the JSON body.
+	// Value is the body, in the Form that the content-type says.
 	Value []byte
 	// Time is created_at.
 	Time    time.Time
 	Headers []Header
 }
 
-// Encode returns a cell's record. c.Body must be its JSON text and c.Sequence
-// must be set. The record's Value is c.Body itself; all else is new memory, in
-// two allocations.
-func Encode(c *cellog.Cell) Record { return NewEncoder(c.Datastore).Encode(c) }
+// Encode returns a cell's record with the form JSON. c.Body must be its JSON
+// text and c.Sequence must be set. The record's Value is c.Body itself; all
+// else is new memory, in two allocations.
+func Encode(c *cellog.Cell) Record { return NewEncoder(c.Datastore).Encode(c, JSON) }
 
 // Encoder makes the records of one datastore. It shares what their headers
 // have in common, and is safe for concurrent use.
@@ -68,7 +67,6 @@ func NewEncoder(datastore string) *Encoder {
 }
 
 var (
-	contentTypeValue = []byte(ContentType)
 	specVersionValue = []byte(SpecVersion)
 	typeValue        = []byte(Type)
 )
@@ -77,9 +75,10 @@ var (
 const maxHeaders = 10
 
 // Encode is the package's Encode for a cell of the Encoder's datastore, which
-// takes the place of c.Datastore. The values of the unvarying headers are
+// takes the place of c.Datastore, and whose body is a value of a form, as
+// AppendValue returned both. The values of the unvarying headers are
 // shared by all records: they must not be written to.
-func (e *Encoder) Encode(c *cellog.Cell) Record {
+func (e *Encoder) Encode(c *cellog.Cell, form Form) Record {
 	// One buffer holds the key and the varying values. 36 + 31+1+4+1+19 +
 	// 36+1+64+1+20 + 27 + 19 + 10 is the longest without traceparent.
 	buf := make([]byte, 0, 96+len(e.datastore)+len(c.Column)+3*20+len(timeLayout)+len(c.TraceParent)+16)
@@ -112,7 +111,7 @@ func (e *Encoder) Encode(c *cellog.Cell) Record {
 	epoch := cut()
 
 	r.Headers = append(r.Headers,
-		Header{HeaderContentType, contentTypeValue},
+		Header{HeaderContentType, contentTypes[form]},
 		Header{HeaderSpecVersion, specVersionValue},
 		Header{HeaderID, id},
 		Header{HeaderSource, e.source},
