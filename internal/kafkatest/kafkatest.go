@@ -112,7 +112,8 @@ func Prefix(t testing.TB) string {
 
 // LeftBehind excuses a goroutine of the Kafka client (franz-go 1.22.3) that now and
 // then outlives a consumer's Close: the one that shares out its fetches. It was
-// seen once in some hundred runs, on a busy machine; why is not known.
+// seen once in some hundred runs, on a busy machine; why is not known. A client
+// that nobody closed shows by its other goroutines.
 var LeftBehind = goleak.IgnoreTopFunction("github.com/twmb/franz-go/pkg/kgo.(*fetchManager).manageFetchConcurrency")
 
 // Main runs the tests of a package, stops Apache Kafka, looks for leaked
