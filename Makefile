@@ -8,14 +8,16 @@ STATICCHECK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
 MYSQLD    := $(CACHE)/mysql/mysqld
 KAFKA_DIR := $(CACHE)/kafka
 GOTEST    := $(GO) test -race -timeout 30m
-# Without the race detector, which is most of the time of whole processes: make
-# test runs everything with it, other flavours and brokers without.
+# The suites that run whole processes, tests/, are mostly the race detector's
+# own time: make test runs them with it, other flavours and brokers without.
 GOLIFE    := $(GO) test -count=1 -timeout 30m
+ON_MYSQL  := CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$(MYSQLD)
+ON_KAFKA  := CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR)
 
-.PHONY: help setup setup-all build demo test lint fmt bench rig integration interop life chaos chaos-ci soak soak-big mysql kafka ci clean
+.PHONY: help setup setup-all build demo test lint fmt bench rig integration integration-stages integration-processes interop life chaos chaos-ci soak soak-big mysql kafka ci clean
 
 help: ## Show this list.
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-22s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## Install what make test and make demo need (a MariaDB or MySQL server and a C compiler, by apt).
 	@tools/install-deps.sh server compiler
@@ -48,7 +50,7 @@ bench: setup ## Run the benchmarks that back docs/benchmarks.md.
 rig: mysql ## Measure our tailer beside Debezium on an idle machine (docs/rig.md; CELLOG_RIG_CELLS=200000, CELLOG_RIG_RUNS=1).
 	tools/install-deps.sh kafka && tools/get-kafka.sh $(KAFKA_DIR) && tools/get-debezium.sh $(CACHE)/debezium
 	CELLOG_RIG=$${CELLOG_RIG:-all} CELLOG_RIG_OUT=$${CELLOG_RIG_OUT-$(CURDIR)/bench/rig} CELLOG_DEBEZIUM_DIR=$(CACHE)/debezium \
-	  CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$(MYSQLD) CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) \
+	  $(ON_MYSQL) $(ON_KAFKA) \
 	  $(GO) test ./bench/rig -run '^$$' -bench Rig -benchtime 1x -timeout 12h
 
 mysql: ## Unpack a MySQL server into .cache/mysql.
@@ -57,16 +59,23 @@ mysql: ## Unpack a MySQL server into .cache/mysql.
 kafka: ## Fetch an Apache Kafka broker into .cache/kafka.
 	@test -x $(KAFKA_DIR)/broker || { tools/install-deps.sh kafka && tools/get-kafka.sh $(KAFKA_DIR); }
 
-integration: mysql kafka ## Run the storage, cdc, promotion and life suites on MySQL, and the cdc and life suites on Apache Kafka.
-	CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$(MYSQLD) $(GOLIFE) -skip 'AtEachStep|FinishesMoves|MoveAndPromotions|TwoMovers' \
-	  $$($(GO) list ./tests/... | grep -v /chaos) ./internal/app ./storage/... ./cdc/... ./indexer/... ./internal/doctor  # what is skipped takes minutes: make soak
-	CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) $(GOLIFE) -skip 'MoveUnderLoad|ErrantCells' \
-	  ./tests/life/... ./tests/tail/... ./cdc/... ./internal/kafka/... ./triggers/...
+integration: mysql kafka ## Run the suites again on MySQL and on Apache Kafka: the two below, side by side.
+	$(MAKE) --no-print-directory -j2 --output-sync=line integration-stages integration-processes
+
+integration-stages: mysql kafka ## Run the storage, cdc, index and promotion suites on MySQL, and those of the stream on Apache Kafka.
+	$(ON_MYSQL) $(GOTEST) -p 1 -count=1 ./storage/... ./cdc/... ./indexer/... ./internal/doctor
+	$(ON_MYSQL) $(GOLIFE) -skip 'AtEachStep|FinishesMoves|MoveAndPromotions|TwoMovers' ./internal/app  # those take minutes: make soak
+	$(ON_KAFKA) $(GOTEST) -p 1 -count=1 ./internal/kafka/... ./cdc/... ./triggers/...
+	$(ON_KAFKA) $(GOLIFE) -run TestWatermillSuite ./triggers
+
+integration-processes: mysql kafka ## Run the suites of whole processes on MySQL and on Apache Kafka.
+	$(ON_MYSQL) $(GOLIFE) -p 1 $$($(GO) list ./tests/... | grep -v /chaos)
+	$(ON_KAFKA) $(GOLIFE) -p 1 -skip 'MoveUnderLoad|ErrantCells' ./tests/tail/... ./tests/life/...
 
 interop: kafka ## Read our topics with kcat, Python and Java clients, on the embedded broker and on Apache Kafka.
 	@tools/install-deps.sh clients
 	$(GO) test -tags interop -count=1 -timeout 15m -v ./tests/interop
-	CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) $(GO) test -tags interop -count=1 -timeout 15m -v ./tests/interop
+	$(ON_KAFKA) $(GO) test -tags interop -count=1 -timeout 15m -v ./tests/interop
 
 life: setup ## Run only the tests that take cells from HTTP to the index, with crashes in between.
 	$(GOTEST) -count=1 -v ./tests/life/...
@@ -76,7 +85,7 @@ chaos: setup ## Inject faults for DURATION seconds (default 120) from SEED, and 
 
 chaos-ci: setup mysql kafka ## Two minutes of faults on MariaDB and the embedded broker, and on MySQL and Apache Kafka; and planted faults.
 	CELLOG_CHAOS_SECONDS=120 $(GOLIFE) -v ./tests/chaos
-	CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$(MYSQLD) CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$(KAFKA_DIR) \
+	$(ON_MYSQL) $(ON_KAFKA) \
 	  CELLOG_CHAOS_SECONDS=120 $(GOLIFE) -v -run TestChaos ./tests/chaos
 
 soak: setup ## Run the seeded crash and order suites again and again (SOAK_MINUTES=30); results go to docs/soak.tsv.

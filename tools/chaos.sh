@@ -10,7 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CELLOG_CHAOS_LEDGER=$PWD/docs/chaos.tsv
-[ -s "$CELLOG_CHAOS_LEDGER" ] || printf 'utc\tcommit\tflavour\tbroker\tseed\tseconds\tfaults\tacknowledged\taccepted\trejected\tlost\tdoubled\treordered\tresult\tfaults by kind (longest time without a success; since tests/chaos: of any cluster, without 201 / without 2xx, and from a promotion to its first event)\n' >"$CELLOG_CHAOS_LEDGER"
+[ -s "$CELLOG_CHAOS_LEDGER" ] || printf 'utc\tcommit\tflavour\tbroker\tseed\tseconds\tfaults\tacknowledged\taccepted\trejected\tlost\tdoubled\treordered\tresult\tfaults by kind (longest time without a success; since tests/chaos: of any cluster, without 201 / without 2xx, how many puts failed, and from a promotion to its first event)\n' >"$CELLOG_CHAOS_LEDGER"
 # faults FLAVOUR: how many the ledger has.
 faults() { awk -F'\t' -v f="$1" '$3 == f { n += $7 } END { print n + 0 }' "$CELLOG_CHAOS_LEDGER"; }
 # sum prints the totals, and for each kind of fault the median and the longest of the runs' longest times without a 201,

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/bench/workload"
 	"github.com/cellog/cellog/internal/mysqltest"
 	"github.com/cellog/cellog/schemas/body"
 )
@@ -22,21 +23,6 @@ const (
 	datastore = "trips"
 	shards    = 16
 )
-
-// trip is a body of about 600 bytes, like a taxi trip's.
-func trip(r *rand.Rand) []byte {
-	id := func() string {
-		return fmt.Sprintf("%08x-%04x-4%03x-8%03x-%012x", r.Uint32(), r.IntN(1<<16), r.IntN(1<<12), r.IntN(1<<12), r.Int64N(1<<48))
-	}
-	at := time.Date(2026, 3, 1+r.IntN(28), r.IntN(24), r.IntN(60), r.IntN(60), 0, time.UTC)
-	leg := func(from, to string) string {
-		return fmt.Sprintf(`{"from":{"zone":"%s","city":"New York","lat":%.4f,"lng":%.4f},"to":{"zone":"%s","city":"New York","lat":%.4f,"lng":%.4f},"miles":%d.%d}`,
-			from, 40+r.Float64(), -74+r.Float64(), to, 40+r.Float64(), -74+r.Float64(), r.IntN(20), r.IntN(10))
-	}
-	return fmt.Appendf(nil, `{"driver_partner_uuid":"%s","city_uuid":"6ba7b810-9dad-11d1-80b4-00c04fd430c8","trip_created_at":"%s","dropoff_at":"%s","legs":[%s,%s],"fare":%d.%02d,"tip":%d.%02d,"tolls":0.0,"payment":"credit card","currency":"USD"}`,
-		id(), at.Format(time.RFC3339), at.Add(20*time.Minute).Format(time.RFC3339),
-		leg("Upper East Side North", "Long Island City"), leg("Long Island City", "Astoria"), r.IntN(60), r.IntN(100), r.IntN(10), r.IntN(100))
-}
 
 // sizes adds up what cells weigh.
 type sizes struct{ cells, stored, json atomic.Int64 }
@@ -68,7 +54,7 @@ func (w *writer) add(n int) error {
 		for k := range row {
 			row[k] = byte(w.rnd.Uint32())
 		}
-		js := trip(w.rnd)
+		js := workload.Trip(w.rnd)
 		stored, err := body.Encode(nil, js, body.Limits{})
 		if err != nil {
 			return err

@@ -2,14 +2,12 @@ package tail
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -18,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/bench/workload"
 	"github.com/cellog/cellog/cdc"
 	"github.com/cellog/cellog/cdc/binlog"
 	"github.com/cellog/cellog/internal/kafkatest"
@@ -48,21 +47,6 @@ func cells(b *testing.B) int {
 		b.Fatalf("CELLOG_BENCH_CELLS=%s: want a number from %d on", text, perTx)
 	}
 	return n / perTx * perTx
-}
-
-// trip is a body of about 600 bytes, like a taxi trip's.
-func trip(r *rand.Rand) []byte {
-	id := func() string {
-		return fmt.Sprintf("%08x-%04x-4%03x-8%03x-%012x", r.Uint32(), r.IntN(1<<16), r.IntN(1<<12), r.IntN(1<<12), r.Int64N(1<<48))
-	}
-	at := time.Date(2026, 3, 1+r.IntN(28), r.IntN(24), r.IntN(60), r.IntN(60), 0, time.UTC)
-	leg := func(from, to string) string {
-		return fmt.Sprintf(`{"from":{"zone":"%s","city":"New York","lat":%.4f,"lng":%.4f},"to":{"zone":"%s","city":"New York","lat":%.4f,"lng":%.4f},"miles":%d.%d}`,
-			from, 40+r.Float64(), -74+r.Float64(), to, 40+r.Float64(), -74+r.Float64(), r.IntN(20), r.IntN(10))
-	}
-	return fmt.Appendf(nil, `{"driver_partner_uuid":"%s","city_uuid":"6ba7b810-9dad-11d1-80b4-00c04fd430c8","trip_created_at":"%s","dropoff_at":"%s","legs":[%s,%s],"fare":%d.%02d,"tip":%d.%02d,"tolls":0.0,"payment":"credit card","currency":"USD"}`,
-		id(), at.Format(time.RFC3339), at.Add(20*time.Minute).Format(time.RFC3339),
-		leg("Upper East Side North", "Long Island City"), leg("Long Island City", "Astoria"), r.IntN(60), r.IntN(100), r.IntN(10), r.IntN(100))
 }
 
 // fill writes n cells in transactions of perTx and returns their mean size as
@@ -96,7 +80,7 @@ func fillShards(b *testing.B, node *mysqltest.Node, shards, n int) (stored, text
 					for k := range row {
 						row[k] = byte(rnd.Uint32())
 					}
-					js := trip(rnd)
+					js := workload.Trip(rnd)
 					st, err := body.Encode(nil, js, body.Limits{})
 					if err != nil {
 						return err
@@ -129,61 +113,22 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-var errDone = errors.New("done")
-
 // readDrop reads, inflates and transcodes all cells on all cores.
 func readDrop(b *testing.B, src cdc.Source, n int) time.Duration {
 	b.Helper()
 	began := time.Now()
-	work := make(chan []cdc.Row, 64)
-	var wg sync.WaitGroup
-	var bad atomic.Int64
-	for range runtime.GOMAXPROCS(0) {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			var buf []byte
-			for rows := range work {
-				for i := range rows {
-					var err error
-					if buf, err = body.AppendJSON(buf[:0], rows[i].Body, 8<<20); err != nil {
-						bad.Add(1)
-					}
-				}
-			}
-		}()
+	var done atomic.Int64
+	if err := workload.Drop(b.Context(), src, datastore, int64(n), true, &done); err != nil {
+		b.Fatal(err)
 	}
-	seen := 0
-	var batch []cdc.Row
-	err := src.Run(b.Context(), "", func(t *cdc.Transaction) error {
-		for _, c := range t.Changes {
-			if c.Shard.Datastore == datastore {
-				batch = append(batch, c.Rows...)
-				seen += len(c.Rows)
-			}
-		}
-		if len(batch) >= 128 || seen == n {
-			work <- batch
-			batch = nil
-		}
-		if seen == n {
-			return errDone
-		}
-		return nil
-	})
-	close(work)
-	wg.Wait()
-	took := time.Since(began)
-	if !errors.Is(err, errDone) || bad.Load() > 0 {
-		b.Fatalf("%v, %d bad bodies", err, bad.Load())
-	}
-	return took
+	return time.Since(began)
 }
 
 // fromStart lets a tailer without positions read the binlog from its first
 // transaction on, as if there were no entity tables.
 type fromStart struct{ cdc.Source }
 
+// Now is before the first transaction.
 func (fromStart) Now(context.Context) (string, error) { return "", nil }
 
 // BenchmarkDrain drains the backlog once per iteration, to a new set of topics.

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	kafkatest.Shutdown()
 	mysqltest.Stop()
 	if code == 0 {
-		if err := goleak.Find(); err != nil {
+		if err := goleak.Find(kafkatest.LeftBehind); err != nil {
 			fmt.Fprintf(os.Stderr, "goleak: %v\n", err)
 			code = 1
 		}

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	mysqltest.Stop()
 	kafkatest.Shutdown()
 	if code == 0 {
-		if err := goleak.Find(); err != nil {
+		if err := goleak.Find(kafkatest.LeftBehind); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}

@@ -1,6 +1,8 @@
 package app
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +69,38 @@ func TestRejoinRebuildsOnlyWhatDiffers(t *testing.T) {
 		t.Error("it was not rebuilt")
 	}
 	p.sets[0].Sync(t)
+}
+
+// A node that is only behind follows; one that has stopped does not, however long
+// it may take.
+func TestRejoinedNodeMayBeBehind(t *testing.T) {
+	defer func(d time.Duration) { rePointPatience = d }(rePointPatience)
+	p := newPromotable(t)
+	p.write(t, 3)
+	p.sets[0].Sync(t)
+	minion := p.sets[0].Minions[0].DB(t, "")
+	// What another cluster's master has never comes.
+	other := p.sets[1].Master
+	for range 50 {
+		other.Exec(t, "CREATE DATABASE behind; DROP DATABASE behind")
+	}
+	var pr promotion
+	rePointPatience = 1500 * time.Millisecond
+	if err := pr.applies(t.Context(), minion, other.DB(t, "")); err != nil {
+		t.Errorf("behind: %v", err)
+	}
+	if err := mysqlreplica.Stop(t.Context(), minion); err != nil {
+		t.Fatal(err)
+	}
+	rePointPatience = time.Minute
+	if err := pr.applies(t.Context(), minion, other.DB(t, "")); !errors.Is(err, mysqlreplica.ErrStopped) || errors.Is(err, mysqlreplica.ErrDiverged) {
+		t.Errorf("stopped: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := pr.applies(ctx, minion, other.DB(t, "")); !errors.Is(err, context.Canceled) {
+		t.Errorf("given up: %v", err)
+	}
 }
 
 // A promotion that is claimed while a rejoin prepares its rebuild stops it before

@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	mysqltest.Main(m)
+	mysqltest.Main(m, kafkatest.LeftBehind)
 }
 
 type testLog struct{ t *testing.T }

@@ -18,6 +18,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"go.uber.org/goleak"
+
+	"github.com/cellog/cellog/internal/kafkatest"
 )
 
 const partitions = 5
@@ -35,7 +37,7 @@ func TestMain(m *testing.M) {
 		fmt.Println(err)
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(m, kafkatest.LeftBehind)
 }
 
 // served is a broker in a process that can be killed.

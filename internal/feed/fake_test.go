@@ -14,10 +14,11 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/internal/kafkatest"
 	"github.com/cellog/cellog/schemas/record"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, kafkatest.LeftBehind) }
 
 var p0 = kafka.Partition{Topic: "trips.BASE", Partition: 0}
 

@@ -110,13 +110,19 @@ func Prefix(t testing.TB) string {
 	return fmt.Sprintf("%.60s-%s.", name, strings.ToLower(rand.Text()[:8]))
 }
 
+// LeftBehind excuses a goroutine of the Kafka client (franz-go 1.22.3) that now and
+// then outlives a consumer's Close: the one that shares out its fetches. It was
+// seen once in some hundred runs, on a busy machine; why is not known. A client
+// that nobody closed shows by its other goroutines.
+var LeftBehind = goleak.IgnoreTopFunction("github.com/twmb/franz-go/pkg/kgo.(*fetchManager).manageFetchConcurrency")
+
 // Main runs the tests of a package, stops Apache Kafka, looks for leaked
 // goroutines and exits.
 func Main(m *testing.M, options ...goleak.Option) {
 	code := m.Run()
 	Shutdown()
 	if code == 0 {
-		if err := goleak.Find(options...); err != nil {
+		if err := goleak.Find(append(options, LeftBehind)...); err != nil {
 			fmt.Fprintf(os.Stderr, "goleak: %v\n", err)
 			code = 1
 		}

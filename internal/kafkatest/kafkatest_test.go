@@ -2,11 +2,13 @@ package kafkatest
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) { Main(m) }
@@ -49,5 +51,21 @@ func TestRestartKeepsDataAndAddress(t *testing.T) {
 			t.Fatalf("after %q: %v", got, err)
 		}
 		fs.EachRecord(func(rec *kgo.Record) { got += string(rec.Value) })
+	}
+}
+
+// What is excused hides no consumer that nobody closed.
+func TestOpenConsumersAreNotExcused(t *testing.T) {
+	b := Start(t)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(b.Addrs()...), kgo.ConsumeTopics("none"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	if err := cl.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := goleak.Find(LeftBehind); err == nil || !strings.Contains(err.Error(), "kgo.(*Client)") {
+		t.Errorf("an open consumer shows as: %v", err)
 	}
 }

@@ -17,12 +17,13 @@ import (
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/internal/kafkatest"
 	"github.com/cellog/cellog/schemas/body"
 	"github.com/cellog/cellog/schemas/position"
 	"github.com/cellog/cellog/schemas/record"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, kafkatest.LeftBehind) }
 
 const shards = 8
 
