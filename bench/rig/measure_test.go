@@ -291,20 +291,8 @@ func latency[T runner[T]](r *rig, t T) {
 		r.put(t, w, p, l, c, 0, 8, r.o.load) // warms a JVM
 		began := time.Now()
 		r.put(t, w, p, l, c, 0, 8, 2*r.o.load)
-		half, end := began.Add(r.o.load), began.Add(2*r.o.load)
-		seen := func(at time.Time) (n int64) {
-			for i := range shards {
-				for _, m := range slices.Backward(c.seen(i)) {
-					if !m.at.After(at) {
-						n += m.n
-						break
-					}
-				}
-			}
-			return n
-		}
-		cells := seen(end) - seen(half)
-		r.keep(t, result{Kind: "capacity", Subject: s.name, Run: run, PerTx: 8, Cells: cells, Rate: float64(cells) / r.o.load.Seconds()})
+		cells, took := seenBetween(c, began.Add(r.o.load), began.Add(2*r.o.load))
+		r.keep(t, result{Kind: "capacity", Subject: s.name, Run: run, PerTx: 8, Cells: cells, Rate: float64(cells) / took.Seconds()})
 	})
 	slowest := math.Inf(1)
 	for _, s := range tailers {
@@ -332,6 +320,35 @@ func latency[T runner[T]](r *rig, t T) {
 			r.keep(t, res)
 		}
 	})
+}
+
+// seenBetween counts the records that were seen after one time and until
+// another, or until the first of them was if that is later: a slow subject may
+// show nothing for as long as a short run lasts.
+func seenBetween(c *counter, from, to time.Time) (n int64, took time.Duration) {
+	var after []mark // each with the records since the one before
+	first := time.Time{}
+	for i := range c.marks {
+		had := int64(0)
+		for _, m := range c.seen(i) {
+			if m.at.After(from) {
+				after = append(after, mark{m.n - had, m.at})
+				if first.IsZero() || m.at.Before(first) {
+					first = m.at
+				}
+			}
+			had = m.n
+		}
+	}
+	if first.After(to) {
+		to = first
+	}
+	for _, m := range after {
+		if !m.at.After(to) {
+			n += m.n
+		}
+	}
+	return n, to.Sub(from)
 }
 
 // steps are the loads at which latencies are measured.

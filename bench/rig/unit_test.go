@@ -146,6 +146,21 @@ func TestWaits(t *testing.T) {
 	}
 }
 
+func TestSeenBetween(t *testing.T) {
+	began := time.Now()
+	at := func(s int) time.Time { return began.Add(time.Duration(s) * time.Second) }
+	c := &counter{marks: [][]mark{{{3, at(1)}, {5, at(2)}, {9, at(4)}}, nil, {{2, at(2)}, {6, at(8)}}}}
+	for _, want := range []struct {
+		from, to int
+		n        int64
+		seconds  int
+	}{{0, 1, 3, 1}, {1, 2, 4, 1}, {1, 4, 8, 3}, {2, 3, 4, 2}, {4, 5, 4, 4}, {8, 9, 0, 1}} {
+		if n, took := seenBetween(c, at(want.from), at(want.to)); n != want.n || took != time.Duration(want.seconds)*time.Second {
+			t.Errorf("from %d s to %d s: %d records in %v; want %d in %d s", want.from, want.to, n, took, want.n, want.seconds)
+		}
+	}
+}
+
 func TestProcessCosts(t *testing.T) {
 	d, err := parseStat("7 (a ) b) S 1 7 7 0 -1 4194560 1 2 3 4 150 50 0 0 20 0 1 0 1 1 1")
 	if err != nil || d != 2*time.Second {
