@@ -112,8 +112,8 @@ func (c *chaos) inject(f fault) {
 	if err != nil {
 		c.t.Errorf("%s: %v", f.kind, err)
 	}
-	g := c.l.measured()
-	c.t.Logf("  healed after %v; %v", time.Since(start).Round(100*time.Millisecond), g)
+	g, failed := c.l.measured()
+	c.t.Logf("  healed after %v; %v%v", time.Since(start).Round(100*time.Millisecond), g, failed)
 	c.faults[f.kind]++
 	c.worst[f.kind] = c.worst[f.kind].longest(g)
 	c.total[f.kind] = c.total[f.kind].plus(g)

@@ -41,6 +41,7 @@ type load struct {
 	last     []time.Time // by cluster: the last 201 or 200
 	lastAny  []time.Time // the last 202 or those
 	worst    gaps
+	failures failures
 }
 
 // outcast is a worker that must earn no 201 any more for a cluster's cells.
@@ -130,7 +131,8 @@ func (l *load) client(rng *rand.Rand, url string) {
 			a = newCell(rng)
 		}
 		began := time.Now()
-		a.Status = attempt(h, url, a)
+		var why string
+		a.Status, why = tried(h, url, a)
 		if err := l.journal.Append(a); err != nil {
 			l.t.Error(err)
 			return
@@ -138,7 +140,7 @@ func (l *load) client(rng *rand.Rand, url string) {
 		if recent = append(recent, a); len(recent) > 50 {
 			recent = recent[1:]
 		}
-		l.note(a, url, began)
+		l.note(a, url, began, why)
 		if a.Status == 0 {
 			time.Sleep(10 * time.Millisecond) // nobody listens there now
 		}
@@ -156,7 +158,7 @@ func newCell(rng *rand.Rand) (a acks.Answer) {
 	return a
 }
 
-func (l *load) note(a acks.Answer, url string, began time.Time) {
+func (l *load) note(a acks.Answer, url string, began time.Time, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.statuses[a.Status]++
@@ -177,6 +179,7 @@ func (l *load) note(a acks.Answer, url string, began time.Time) {
 		return
 	default:
 		l.worst.failed++
+		l.failures.note(a.Status, why, c, began, now)
 		return
 	}
 	l.worst.noSuccess = max(l.worst.noSuccess, now.Sub(l.lastAny[c]))
@@ -207,14 +210,16 @@ func (l *load) measure() {
 	for c := range minions {
 		l.last[c], l.lastAny[c] = now, now
 	}
-	l.worst = gaps{}
+	l.worst, l.failures = gaps{}, failures{since: now}
 }
 
-// measured returns the gaps since measure.
-func (l *load) measured() gaps {
+// measured returns the gaps since measure, and the puts that failed.
+func (l *load) measured() (gaps, failures) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.worst
+	f := l.failures
+	f.kinds = slices.Clone(f.kinds)
+	return l.worst, f
 }
 
 // calm waits until each cluster, or each of those, has answered so many puts
@@ -237,6 +242,12 @@ func (l *load) calm(puts int, only ...int) error {
 
 // attempt puts a cell once and returns the status, 0 without an answer.
 func attempt(h *http.Client, url string, a acks.Answer) int {
+	status, _ := tried(h, url, a)
+	return status
+}
+
+// tried is attempt that also returns what the answer said.
+func tried(h *http.Client, url string, a acks.Answer) (status int, answer string) {
 	req, err := http.NewRequest(http.MethodPut, fmt.Sprintf("%s/v1/trips/cells/%s/%s/%d", url, a.Key.Row, a.Key.Column, a.Key.Ref), bytes.NewReader(a.Body))
 	if err != nil {
 		panic(err)
@@ -244,11 +255,12 @@ func attempt(h *http.Client, url string, a acks.Answer) int {
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := h.Do(req)
 	if err != nil {
-		return 0
+		return 0, err.Error()
 	}
 	defer resp.Body.Close()
-	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-		return 0
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
 	}
-	return resp.StatusCode
+	return resp.StatusCode, string(text)
 }
