@@ -33,7 +33,7 @@ func Main(m *testing.M) int {
 	defer os.RemoveAll(dir)
 	Binary = filepath.Join(dir, "cellog")
 	args := []string{"build", "-o", Binary}
-	if race {
+	if Race {
 		args = append(args, "-race")
 	}
 	build := exec.Command("go", append(args, "github.com/cellog/cellog/cmd/cellog")...)

@@ -2,4 +2,5 @@
 
 package harness
 
-const race = false
+// Race says that the tests run with the race detector.
+const Race = false

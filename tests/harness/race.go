@@ -2,5 +2,5 @@
 
 package harness
 
-// race says that the tests run with the race detector; then cellog does too.
-const race = true
+// Race says that the tests run with the race detector; then cellog does too.
+const Race = true
