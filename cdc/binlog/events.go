@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 
 	"github.com/go-mysql-org/go-mysql/replication"
@@ -33,9 +34,15 @@ func damaged(typ replication.EventType, size int, why error) error {
 	return fmt.Errorf("binlog: a %s of %d bytes cannot be read: %w: %w", typ, size, why, cdc.ErrPositionLost)
 }
 
-// plain returns an event without its checksum, which MySQL sends whatever it is
-// asked for: those within a compressed transaction have none.
-func (s *stream) plain(e *replication.BinlogEvent) []byte {
+// artificial marks an event that the server made up for this connection; it may
+// come without a checksum.
+const artificial = 0x20
+
+// plain returns an event without its checksum, and checks it. MySQL sends it,
+// although the client library asks for none; MariaDB does not, but compares it
+// itself if master_verify_checksum is on. Events within a compressed transaction
+// have none.
+func (s *stream) plain(e *replication.BinlogEvent) ([]byte, error) {
 	raw := e.RawData
 	if f, ok := e.Event.(*replication.FormatDescriptionEvent); ok {
 		s.checksum = 0
@@ -44,13 +51,17 @@ func (s *stream) plain(e *replication.BinlogEvent) []byte {
 		}
 		raw = bytes.Clone(raw)
 		raw[len(raw)-replication.BinlogChecksumLength-1] = byte(replication.BINLOG_CHECKSUM_ALG_OFF)
-		return raw
+		return raw, nil
 	}
 	if s.checksum > 0 && len(raw) >= headerSize+s.checksum {
+		typ, sum := replication.EventType(raw[4]), binary.LittleEndian.Uint32(raw[len(raw)-s.checksum:])
 		raw = raw[:len(raw)-s.checksum]
+		if e.Header.Flags&artificial == 0 && !heartbeat(typ) && crc32.ChecksumIEEE(raw) != sum {
+			return nil, damaged(typ, len(raw), errChecksum)
+		}
 		binary.LittleEndian.PutUint32(raw[9:], uint32(len(raw)))
 	}
-	return raw
+	return raw, nil
 }
 
 // packet takes one event, without a checksum. What the stream does not need,
@@ -134,7 +145,15 @@ func (s *stream) decodeRows(e *replication.RowsEvent, data []byte) error {
 	return err
 }
 
-var errMalformed = errors.New("malformed")
+var (
+	errMalformed = errors.New("malformed")
+	errChecksum  = errors.New("its checksum does not match")
+)
+
+// heartbeat says that an event is the connection's own, and in no binlog.
+func heartbeat(typ replication.EventType) bool {
+	return typ == replication.HEARTBEAT_EVENT || typ == replication.HEARTBEAT_LOG_EVENT_V2
+}
 
 // readQuery returns a query event's default database and its text.
 func readQuery(b []byte, packed bool) (database string, text []byte, err error) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"testing"
 
 	"github.com/go-mysql-org/go-mysql/mysql"
@@ -193,5 +194,45 @@ func TestBigTransactionTellsHowFarItIsRead(t *testing.T) {
 	}
 	if len(*got) != 2 || (*got)[1].Reading < 2*tellEvery {
 		t.Errorf("%+v", *got)
+	}
+}
+
+// An event whose checksum does not match is not taken, whatever it says.
+func TestChecksumsAreChecked(t *testing.T) {
+	sum := func(raw []byte) *replication.BinlogEvent {
+		binary.LittleEndian.PutUint32(raw[9:], uint32(len(raw)+replication.BinlogChecksumLength))
+		raw = binary.LittleEndian.AppendUint32(raw, crc32.ChecksumIEEE(raw))
+		h := new(replication.EventHeader)
+		if err := h.Decode(raw); err != nil {
+			t.Fatal(err)
+		}
+		return &replication.BinlogEvent{RawData: raw, Header: h}
+	}
+	xid := func() []byte { return event(replication.XID_EVENT, make([]byte, 8)) }
+	made := xid()
+	made[17] |= artificial
+	for name, c := range map[string]struct {
+		raw  []byte
+		at   int // this byte is damaged
+		lost bool
+	}{
+		"whole":                   {xid(), -1, false},
+		"damaged in its body":     {xid(), headerSize + 3, true},
+		"damaged in its type":     {xid(), 4, true},
+		"damaged in its checksum": {xid(), headerSize + 8, true},
+		"of this connection":      {made, headerSize + 8, false},
+		"a heartbeat":             {event(replication.HEARTBEAT_EVENT, []byte("binlog.000001")), headerSize + 13, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, _ := newTestStream(t)
+			s.checksum = replication.BinlogChecksumLength
+			e := sum(c.raw)
+			if c.at >= 0 {
+				e.RawData[c.at] ^= 1
+			}
+			if err := s.HandleEvent(e); errors.Is(err, cdc.ErrPositionLost) != c.lost || !c.lost && err != nil {
+				t.Errorf("lost: want %v, got %v", c.lost, err)
+			}
+		})
 	}
 }

@@ -195,7 +195,7 @@ func convert(doing string, err error) error {
 	}
 	var ev *replication.EventError
 	if errors.As(err, &ev) {
-		return fmt.Errorf("%s: cannot decode a %s at %d, %d bytes long", doing, ev.Header.EventType, ev.Header.LogPos, ev.Header.EventSize)
+		return fmt.Errorf("%s: cannot decode a %s at %d, %d bytes long: %w", doing, ev.Header.EventType, ev.Header.LogPos, ev.Header.EventSize, cdc.ErrPositionLost)
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }

@@ -88,11 +88,12 @@ func (s *stream) HandleEvent(e *replication.BinlogEvent) error {
 	if err := s.ctx.Err(); err != nil {
 		return err
 	}
-	if err := s.packet(s.plain(e)); err != nil {
-		s.err = err
-		return err
+	raw, err := s.plain(e)
+	if err == nil {
+		err = s.packet(raw)
 	}
-	return nil
+	s.err = err
+	return err
 }
 
 func (s *stream) mariadbGTID(ev *replication.MariadbGTIDEvent) error {
@@ -276,8 +277,7 @@ func (s *stream) entityRows(typ replication.EventType, ev *replication.RowsEvent
 	case replication.MARIADB_WRITE_ROWS_COMPRESSED_EVENT_V1:
 		var err error
 		if data, err = unpack(data); err != nil {
-			c.Bad = errors.New("compressed row event cannot be unpacked")
-			return nil
+			return damaged(typ, len(data), err)
 		}
 	default:
 		c.Bad = fmt.Errorf("a %s on entity: cells are immutable, somebody else changed the table", typ)
@@ -295,8 +295,7 @@ func (s *stream) entityRows(typ replication.EventType, ev *replication.RowsEvent
 	for cur := (cursor{data: data}); len(cur.data) > 0; {
 		var r cdc.Row
 		if err := s.entityRow(&cur, &r); err != nil {
-			c.Bad = err
-			return nil
+			return damaged(typ, len(data), err)
 		}
 		if s.tooBig {
 			c.UpTo = max(c.UpTo, r.AddedID)

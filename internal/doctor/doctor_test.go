@@ -52,6 +52,7 @@ func TestMisSetServers(t *testing.T) {
 		{"sync_binlog", "0", "1", Bad},
 		{"innodb_flush_log_at_trx_commit", "2", "1", Bad},
 		{"gtid_strict_mode", "0", "1", Bad},
+		{"master_verify_checksum", "0", "1", Warn},
 		{"binlog_annotate_row_events", "1", "0", Warn},
 		{"replica_preserve_commit_order", "0", "1", Warn},
 		{"max_allowed_packet", "1048576", "1073741824", Bad},

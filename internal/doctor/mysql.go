@@ -83,6 +83,8 @@ var settings = []setting{
 		why: "a server could take transactions that no other one has", fix: "SET GLOBAL gtid_strict_mode=ON, and [mysqld] gtid_strict_mode=ON"},
 	{name: "sync_binlog", mariadb: true, mysql: true, level: Bad, want: "1", ok: is("1"),
 		why: "an acknowledged cell may be missing from the binlog after a crash of the machine", fix: "SET GLOBAL sync_binlog=1, and [mysqld] sync_binlog=1"},
+	{name: "master_verify_checksum", mariadb: true, level: Warn, want: "ON", ok: on,
+		why: "a damaged binlog is sent to the tailer as if it were whole; only a cell's body has a checksum of its own", fix: "SET GLOBAL master_verify_checksum=ON, and [mysqld] master_verify_checksum=ON"},
 	{name: "innodb_flush_log_at_trx_commit", mariadb: true, mysql: true, level: Bad, want: "1", ok: is("1"),
 		why: "an acknowledged cell may be lost after a crash of the machine", fix: "SET GLOBAL innodb_flush_log_at_trx_commit=1, and [mysqld] innodb_flush_log_at_trx_commit=1"},
 	{name: "innodb_doublewrite", mariadb: true, mysql: true, level: Bad, want: "ON", ok: func(v string) bool { return on(v) || strings.EqualFold(v, "DETECT_AND_RECOVER") },

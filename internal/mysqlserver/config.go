@@ -124,6 +124,7 @@ func (c Config) options(b Binary, data, socket string, port int) []string {
 			"--binlog-format=ROW",
 			"--gtid-strict-mode=ON",
 			"--gtid-domain-id=0",
+			"--master-verify-checksum=ON", // what it sends carries no checksum
 			"--log-slave-updates=ON",
 			"--slave-parallel-threads=4", // optimistic: commits in the master's order
 			"--binlog-annotate-row-events=OFF",
