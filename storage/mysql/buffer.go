@@ -34,12 +34,14 @@ func (s *Store) Buffer(ctx context.Context, datastore string, shard cellog.Shard
 	var first *node
 	var id int64
 	sent := false
-	holders := s.holders(owner)
+	holders, why := s.holders(owner)
 	if len(holders) == 1 && len(s.byName[holders[0].cluster].nodes) == 1 {
-		holders = nil // one machine is no use
+		why = append(why, fmt.Sprintf("%s/%s is one machine alone", holders[0].cluster, holders[0].Name))
+		holders = nil
 	}
 	for _, n := range holders {
 		if !n.breaker.Allow() {
+			why = append(why, fmt.Sprintf("%s/%s has failed just now", n.cluster, n.Name))
 			continue
 		}
 		sent = true
@@ -67,7 +69,9 @@ func (s *Store) Buffer(ctx context.Context, datastore string, shard cellog.Shard
 	if sent {
 		return fmt.Errorf("%w (copies: %w)", storage.ErrOutcomeUnknown, errors.Join(errs...))
 	}
-	return fmt.Errorf("%w (no other cluster's master can hold copies)", storage.ErrUnavailable)
+	err = fmt.Errorf("%w (no other cluster's master can hold copies: %s)", storage.ErrUnavailable, strings.Join(why, ", "))
+	s.warn(&s.toldNoHolder, "cells are refused: their primary does not answer", "cluster", owner, "error", err)
+	return err
 }
 
 // owner returns the cluster that has a shard, as it was last seen, on whichever
@@ -82,21 +86,25 @@ func (s *Store) owner(datastore string, shard cellog.ShardID) (string, error) {
 	return "", fmt.Errorf("datastore %q, shard %d: %w (no server was seen to have it)", datastore, shard, storage.ErrUnavailable)
 }
 
-// holders returns the writable masters of other clusters, in any order.
-func (s *Store) holders(owner string) []*node {
-	var out []*node
+// holders returns the writable masters of other clusters, in any order, and what
+// the clusters lack that have none.
+func (s *Store) holders(owner string) (out []*node, why []string) {
 	for _, c := range s.clusters {
 		if c.name == owner {
 			continue
 		}
+		had := len(out)
 		for _, n := range c.nodes {
 			if n.isWritable() {
 				out = append(out, n)
 			}
 		}
+		if len(out) == had {
+			why = append(why, c.name+" took no writes when it was looked at last")
+		}
 	}
 	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
-	return out
+	return out, why
 }
 
 // execer is a pool or a transaction.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -298,5 +299,46 @@ func TestNoTwoMachines(t *testing.T) {
 	}
 	if err := st.Buffer(t.Context(), "other", 0, put); err == nil {
 		t.Error("unknown datastore: buffered")
+	}
+}
+
+// A cluster that took no writes when it was looked at holds copies from the
+// moment on in which some put finds that it does again, and until then it is
+// looked at more often.
+func TestHoldersAreKnownOnceTheyTakeWrites(t *testing.T) {
+	primary, b1, b2 := mysqltest.Start(t), mysqltest.Start(t), mysqltest.Start(t)
+	first := newClusters(t, []*mysqltest.Node{primary}, []*mysqltest.Node{b1}, []*mysqltest.Node{b2})
+	b1.Exec(t, "SET GLOBAL read_only = 1")
+	b2.Exec(t, "SET GLOBAL read_only = 1")
+	cfg := first.cfg
+	cfg.RefreshEvery = time.Hour
+	st, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := st.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := st.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, why := st.holders("c0")
+	if len(why) != 2 || st.clusters[0].ails() || !st.clusters[1].ails() || !st.clusters[2].ails() {
+		t.Errorf("no cluster but c0 takes writes: %v", why)
+	}
+	put := []cellog.Put{{Key: cellog.Key{Row: uuid.New(), Column: "BASE"}, Body: mustBody(t, `{}`)}}
+	if err := st.Buffer(t.Context(), first.ds, 0, put); !errors.Is(err, storage.ErrUnavailable) || !strings.Contains(err.Error(), "c1 took no writes") {
+		t.Errorf("kept without a holder: %v", err)
+	}
+	b1.Exec(t, "SET GLOBAL read_only = 0")
+	b2.Exec(t, "SET GLOBAL read_only = 0")
+	st.lookFor(t.Context(), first.ds, 0)
+	if st.clusters[1].ails() || st.clusters[2].ails() {
+		t.Error("they take writes")
+	}
+	if err := st.Buffer(t.Context(), first.ds, 0, put); err != nil {
+		t.Error(err)
 	}
 }

@@ -92,7 +92,8 @@ func (s *Store) notFinal(cells []standing, datastore string, shard cellog.ShardI
 func (s *Store) copy(ctx context.Context, cells []standing, datastore string, shard cellog.ShardID, owner string) ([]standing, error) {
 	have := 0
 	var errs []error
-	for _, n := range s.holders(owner) {
+	holders, _ := s.holders(owner)
+	for _, n := range holders {
 		if !n.breaker.Allow() {
 			continue
 		}

@@ -350,13 +350,17 @@ func TestDrainOlderEpoch(t *testing.T) {
 		t.Fatal(errs[0])
 	}
 	// The shard is promoted without the second cell, which is found again.
-	primary.Exec(t, "DELETE FROM "+quote(st.ds, 0)+".entity WHERE added_id = 2; UPDATE "+quote(st.ds, 0)+".shard_log SET epoch = 2, term = 2, last_added_id = 1")
-	// Other cells have its numbers in epoch 2, and are final.
+	primary.Exec(t, "DELETE FROM "+quote(st.ds, 0)+".entity WHERE added_id = 2; UPDATE "+quote(st.ds, 0)+".shard_log SET epoch = 2, term = 2, last_added_id = 1, state = 'closed'")
+	// Other cells have its numbers in epoch 2, and are final; it is not open yet.
 	st.marks.set(storage.Mark{Epoch: 2, First: 1, Last: 2})
 	d := NewDrainer(st.Store)
-	if err := d.Once(t.Context()); err != nil { // the route is of epoch 1 yet, or is not
+	if err := d.Once(t.Context()); err != nil {
 		t.Error(err)
 	}
+	if got := numberedOn(t, holder, st.ds); got != "2" {
+		t.Errorf("%s copies, want both: what is final is of another epoch", got)
+	}
+	primary.Exec(t, "UPDATE "+quote(st.ds, 0)+".shard_log SET state = 'open'")
 	until(t, "the store sees epoch 2", func() bool { r, err := st.Route(st.ds, 0); return err == nil && r.Epoch == 2 })
 	st.marks.set(storage.Mark{Epoch: 2, First: 2, Last: 1})
 	if err := d.Once(t.Context()); err != nil {

@@ -213,7 +213,15 @@ type refresher struct {
 // minBetweenLooks is the shortest time between two looks for one shard.
 const minBetweenLooks = 50 * time.Millisecond
 
-// lookFor asks all servers for one shard and renews its route.
+// saw takes note that the node answered, and whether it takes writes.
+func (n *node) saw(writable bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.seen, n.writable = true, writable
+}
+
+// lookFor asks all servers for one shard and renews its route; and whether they
+// take writes, for copies of what its primary cannot keep.
 func (s *Store) lookFor(ctx context.Context, datastore string, shard cellog.ShardID) {
 	key := cellog.DatabaseName(datastore, shard)
 	s.refresh.mu.Lock()
@@ -233,16 +241,21 @@ func (s *Store) lookFor(ctx context.Context, datastore string, shard cellog.Shar
 			g.Go(func() error {
 				lctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 				defer cancel()
-				sh := ShardHead{Datastore: datastore, Shard: shard}
-				var readOnly bool
 				guard := n.mayWrite()
 				if guard == never { // it was not looked at yet
 					_ = s.look(lctx, n) // out of reach, it has no say
 					return nil
 				}
-				err := n.read.QueryRowContext(lctx, "SELECT "+mysqlconn.ReadOnly+" OR NOT (TRUE"+guard+"), epoch, state FROM "+quote(datastore, shard)+".shard_log WHERE id = 1").
-					Scan(&readOnly, &sh.Epoch, &sh.State)
-				if err == nil && !readOnly {
+				var readOnly bool
+				if err := n.read.QueryRowContext(lctx, "SELECT "+mysqlconn.ReadOnly+" OR NOT (TRUE"+guard+")").Scan(&readOnly); err != nil {
+					return nil
+				}
+				n.saw(!readOnly)
+				if readOnly {
+					return nil
+				}
+				sh := ShardHead{Datastore: datastore, Shard: shard}
+				if err := n.read.QueryRowContext(lctx, "SELECT epoch, state FROM "+quote(datastore, shard)+".shard_log WHERE id = 1").Scan(&sh.Epoch, &sh.State); err == nil {
 					s.propose(n, sh)
 				}
 				return nil // a server without the shard, or out of reach, has no say

@@ -165,7 +165,8 @@ func (s *Store) inNumberedCopies(ctx context.Context, datastore string, key cell
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	var errs []error
-	for _, n := range s.holders(owner) {
+	holders, _ := s.holders(owner)
+	for _, n := range holders {
 		rows, err := n.read.QueryContext(ctx, "SELECT epoch, first_id, last_id, tag, cells FROM cellog_buffer.numbered_copies WHERE cluster = ? AND datastore = ? AND shard = ? ORDER BY epoch DESC, last_id DESC", owner, datastore, int(shard))
 		found := false
 		if err == nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cellog/cellog"
@@ -61,6 +62,8 @@ type Store struct {
 
 	refresh refresher
 	placed  sync.Map // database name -> place
+
+	toldNoHolder atomic.Int64 // see warn
 
 	mu     sync.Mutex
 	cancel context.CancelFunc // nil unless started
@@ -126,6 +129,18 @@ func openNode(cfg Config, cluster string, n storage.Node) (*node, error) {
 	read.SetMaxIdleConns(cfg.Readers)
 	read.SetConnMaxIdleTime(time.Minute)
 	return &node{cluster: cluster, Node: n, write: write, read: read, breaker: storage.NewBreaker()}, nil
+}
+
+// warnEvery is how often the same is said again.
+const warnEvery = 5 * time.Second
+
+// warn logs what comes with every put for as long as it lasts; told is when it
+// was said last.
+func (s *Store) warn(told *atomic.Int64, message string, args ...any) {
+	last, now := told.Load(), time.Now().UnixNano()
+	if now-last >= int64(warnEvery) && told.CompareAndSwap(last, now) {
+		s.cfg.Logger.Warn(message, args...)
+	}
 }
 
 func (s *Store) closePools() error {
@@ -208,18 +223,20 @@ func (s *Store) keepLooking(ctx context.Context, done chan<- struct{}) {
 	}
 }
 
-// hurry is how much more often the nodes of a cluster are looked at of which one
-// does not answer.
+// hurry is how much more often the nodes of a cluster that ails are looked at.
 const hurry = 10
 
-// ails says that a node does not answer, or not in time.
+// ails says that a node does not answer, or not in time, or that none takes
+// writes.
 func (c *cluster) ails() bool {
+	writable := false
 	for _, n := range c.nodes {
 		if !n.breaker.Closed() || !n.answered() {
 			return true
 		}
+		writable = writable || n.isWritable()
 	}
-	return false
+	return !writable
 }
 
 func (n *node) answered() bool {

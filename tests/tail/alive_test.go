@@ -34,9 +34,11 @@ type alive struct {
 }
 
 // newAlive starts a cluster of a master, n1, and minions, n2, n3, …, and its
-// tailer, and returns when cells flow, with what the test is to draw from.
+// tailer, and returns when cells flow, with what the test is to draw from. These
+// tests wait for time-outs most of their time, so they run beside each other.
 func newAlive(t *testing.T, minions int) (*alive, *rand.Rand) {
 	t.Helper()
+	t.Parallel()
 	set := mysqltest.Cluster(t, minions)
 	a := &alive{set: set, rig: newRig(t, set.Master, 2), nodes: map[string]*harness.Link{}}
 	acc := func(a mysqlaccounts.Account) config.Account {
