@@ -233,7 +233,7 @@ func (p *Publisher) Open(ctx context.Context) (cdc.Session, cdc.Positions, error
 		prod.Close()
 		return nil, cdc.Positions{}, err
 	}
-	return &session{p: p, prod: prod, beforeEnd: "publish/before-end", encoders: make(map[string]*record.Encoder)}, pos, nil
+	return &session{p: p, prod: prod, beforeEnd: "publish/before-end", stands: pos.Cluster, encoders: make(map[string]*record.Encoder)}, pos, nil
 }
 
 // Watch returns nil when a heartbeat with the given mark arrives.

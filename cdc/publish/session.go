@@ -24,6 +24,9 @@ type session struct {
 	prod      *kafka.Producer
 	beforeEnd string // the failpoint between a transaction's records and its end
 
+	stands *position.Cluster // what the positions say now; nil: unknown
+	joined bool              // the transaction holds a record of the positions' topic
+
 	mu       sync.RWMutex
 	encoders map[string]*record.Encoder
 }
@@ -74,12 +77,25 @@ func (s *session) Encode(ds *cdc.Datastore, c *cellog.Cell, form record.Form) (c
 	return column, merged
 }
 
-// Send hands a message over.
+// Send hands a message over. The first of a transaction is sent with the
+// cluster's position as it stands: so the partition of the positions joins the
+// transaction with those of the cells, and Commit, which knows the positions only
+// when the cells are in Kafka, need not wait for that again.
 func (s *session) Send(ctx context.Context, m cdc.Message) error {
 	if err := s.prod.Begin(ctx); err != nil {
 		return convert(err)
 	}
+	if !s.joined && s.stands != nil {
+		if err := s.prod.Send(ctx, s.position(position.ClusterKey, position.Marshal(*s.stands))); err != nil {
+			return convert(err)
+		}
+		s.joined = true
+	}
 	return convert(s.prod.Send(ctx, m.(*kafka.Message)))
+}
+
+func (s *session) position(key string, value []byte) *kafka.Message {
+	return kafka.NewMessage(s.p.positionsTopic(), 0, record.Record{Key: []byte(key), Value: value, Time: time.Now()})
 }
 
 // Flush waits until all messages are in Kafka.
@@ -101,22 +117,18 @@ func (s *session) commit(ctx context.Context, c cdc.Commit) error {
 	if err := s.prod.Begin(ctx); err != nil {
 		return err
 	}
-	topic := s.p.positionsTopic()
-	now := time.Now()
-	put := func(topic, key string, value []byte) error {
-		return s.prod.Send(ctx, kafka.NewMessage(topic, 0, record.Record{Key: []byte(key), Value: value, Time: now}))
-	}
 	for k, v := range c.Shards {
-		if err := put(topic, position.ShardKey(k.Datastore, k.Shard), position.Marshal(v)); err != nil {
+		if err := s.prod.Send(ctx, s.position(position.ShardKey(k.Datastore, k.Shard), position.Marshal(v))); err != nil {
 			return err
 		}
 	}
-	if err := put(topic, position.ClusterKey, position.Marshal(c.Cluster)); err != nil {
+	if err := s.prod.Send(ctx, s.position(position.ClusterKey, position.Marshal(c.Cluster))); err != nil {
 		return err
 	}
 	for _, b := range c.Beats {
 		v := heartbeat.Marshal(heartbeat.Beat{Cluster: s.p.cfg.Cluster, Mark: c.Cluster.TailerMark, Beat: b.Beat, WrittenAt: b.WrittenAt, Tailer: &c.Tailer})
-		if err := put(s.p.heartbeatsTopic(), s.p.cfg.Cluster, v); err != nil {
+		m := kafka.NewMessage(s.p.heartbeatsTopic(), 0, record.Record{Key: []byte(s.p.cfg.Cluster), Value: v, Time: time.Now()})
+		if err := s.prod.Send(ctx, m); err != nil {
 			return err
 		}
 	}
@@ -124,7 +136,11 @@ func (s *session) commit(ctx context.Context, c cdc.Commit) error {
 		return err
 	}
 	failpoint.Hit(s.beforeEnd)
-	return s.prod.Commit(ctx)
+	if err := s.prod.Commit(ctx); err != nil {
+		return err
+	}
+	s.stands, s.joined = &c.Cluster, false
+	return nil
 }
 
 // Close aborts what is open, if the broker answers in time.

@@ -8,15 +8,23 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/cellog/cellog/schemas/record"
 )
 
-// commitGap is how long a producer waits after a commit before it begins
-// again: a transaction begun earlier meets the broker's 20 ms retry
-// (measured; add.partitions.to.txn.retry.backoff.ms).
-const commitGap = 2 * time.Millisecond
+// A transaction that begins before the markers of the one before are written
+// meets the broker's retry, which takes 20 ms (measured;
+// add.partitions.to.txn.retry.backoff.ms). So the coordinator is asked first,
+// unless the last commit is older than longGap. One that cannot tell is given
+// commitGap.
+const (
+	longGap     = 10 * time.Millisecond
+	commitGap   = 2 * time.Millisecond
+	markerPause = 100 * time.Microsecond // between two questions
+)
 
 // ProducerConfig says how to produce.
 type ProducerConfig struct {
@@ -104,6 +112,7 @@ func (m *Message) Size() int {
 type Producer struct {
 	cl            *kgo.Client
 	transactional bool
+	id            string // the transactional one
 	inTxn         bool
 	lastCommit    time.Time
 
@@ -154,7 +163,7 @@ func OpenProducer(ctx context.Context, cfg ProducerConfig) (*Producer, error) {
 		cl.Close()
 		return nil, fmt.Errorf("open producer %q: %w", cfg.TransactionalID, convert(err))
 	}
-	return &Producer{cl: cl, transactional: cfg.TransactionalID != "", known: make(map[Partition]struct{})}, nil
+	return &Producer{cl: cl, transactional: cfg.TransactionalID != "", id: cfg.TransactionalID, known: make(map[Partition]struct{})}, nil
 }
 
 // batchBytes bounds a batch: the internal topics have the broker's default
@@ -167,19 +176,15 @@ func batchBytes(topic string, most int) int32 {
 	return int32(most)
 }
 
-// Begin begins a transaction, unless one is open. It waits so that at least 2
-// ms lie between the last commit and now.
+// Begin begins a transaction, unless one is open. It waits until the markers of
+// the one before are written.
 func (p *Producer) Begin(ctx context.Context) error {
 	if p.broken != nil || p.inTxn {
 		return p.broken
 	}
-	if wait := commitGap - time.Since(p.lastCommit); wait > 0 && p.transactional {
-		t := time.NewTimer(wait)
-		defer t.Stop()
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			return ctx.Err()
+	if p.transactional && time.Since(p.lastCommit) < longGap {
+		if err := p.awaitMarkers(ctx); err != nil {
+			return err
 		}
 	}
 	if p.transactional {
@@ -189,6 +194,53 @@ func (p *Producer) Begin(ctx context.Context) error {
 	}
 	p.inTxn = true
 	return nil
+}
+
+// awaitMarkers waits until the coordinator would take a new transaction, at most
+// longGap after the last commit. Its error is ctx's.
+func (p *Producer) awaitMarkers(ctx context.Context) error {
+	pause := func(d time.Duration) error {
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	for time.Since(p.lastCommit) < longGap {
+		written, err := p.markersWritten(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil: // not allowed, or an old broker
+			return pause(commitGap - time.Since(p.lastCommit))
+		case written:
+			return nil
+		}
+		if err := pause(markerPause); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// markersWritten says whether no transaction of p's id is about to end.
+func (p *Producer) markersWritten(ctx context.Context) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, longGap)
+	defer cancel()
+	req := kmsg.NewPtrDescribeTransactionsRequest()
+	req.TransactionalIDs = []string{p.id}
+	resp, err := req.RequestWith(ctx, p.cl)
+	if err != nil {
+		return false, err
+	}
+	if len(resp.TransactionStates) != 1 {
+		return false, fmt.Errorf("kafka: %d states of one transactional id", len(resp.TransactionStates))
+	}
+	s := &resp.TransactionStates[0]
+	return !strings.HasPrefix(s.State, "Prepare"), kerr.ErrorForCode(s.ErrorCode)
 }
 
 // Send hands a record over; it waits while too many bytes are on their way. A
