@@ -191,6 +191,59 @@ func TestPositionsComeBackAndNameTheirRecords(t *testing.T) {
 	}
 }
 
+// The partition of the positions joins a transaction with the first cell, and what
+// it then holds is the position that stands: nothing of the cells that come.
+func TestPositionsJoinWithTheFirstCell(t *testing.T) {
+	p := newPublisher(t)
+	first, _ := openSession(t, p)
+	publishAll(t, first, newTable(t, "BASE"))
+	s, was := openSession(t, p)
+	end := func() int64 {
+		t.Helper()
+		o, err := p.adm.Offsets(t.Context(), p.positionsTopic())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o[0].End
+	}
+	before := end()
+	cell := newTable(t, "BASE", "BASE")[1]
+	m, _ := s.Encode(trips, &cell, record.Stored)
+	for range 2 {
+		if err := s.Send(t.Context(), m); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Flush(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		m, _ = s.Encode(trips, &cell, record.Stored)
+	}
+	if n := end() - before; n != 1 {
+		t.Errorf("%d records of positions with two cells, want one", n)
+	}
+	now := *was.Cluster
+	now.GTID = "0-1-77"
+	if err := s.Commit(t.Context(), cdc.Commit{Cluster: now}); err != nil {
+		t.Fatal(err)
+	}
+	if s.stands == nil || s.stands.GTID != now.GTID || s.joined {
+		t.Errorf("after the commit: %+v, joined %v", s.stands, s.joined)
+	}
+	cell.AddedID++
+	m, _ = s.Encode(trips, &cell, record.Stored)
+	if err := s.Send(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// Given up, or committed: the position is the one that stood.
+	_, pos := openSession(t, p)
+	if pos.Cluster == nil || pos.Cluster.GTID != now.GTID {
+		t.Errorf("%+v, want %s", pos.Cluster, now.GTID)
+	}
+}
+
 func TestFirstOpenIsWrittenOnce(t *testing.T) {
 	p := newPublisher(t)
 	var g errgroup.Group

@@ -30,8 +30,8 @@
 //
 // Traps that this package keeps away from its callers: EndTransaction without
 // a flush returns nil and drops records; so does the first EndTransaction of a
-// client that has not yet stored the metadata by which it sent (see settle); a transaction begun within 2 ms of
-// the last commit meets the broker's 20 ms retry; a constant retry backoff of
+// client that has not yet stored the metadata by which it sent (see settle); a transaction begun before
+// the markers of the last one are written meets the broker's 20 ms retry; a constant retry backoff of
 // 1 ms uses up all retries at a broker that is starting; message timestamps
 // ahead of the broker's clock wedge a stream unless the topic allows them; an
 // idempotent producer does not fence.

@@ -206,6 +206,38 @@ func TestUnknownTopicFailsTheTransaction(t *testing.T) {
 	}
 }
 
+// A transaction that begins while the one before ends would wait for 20 ms.
+func TestBeginWaitsForTheMarkers(t *testing.T) {
+	b := newBench(t)
+	p := b.open(t)
+	for range 50 {
+		b.send(t, p, 0, "a")
+		if err := p.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Begin(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if time.Since(p.lastCommit) > longGap {
+			continue // so late that Begin did not ask
+		}
+		if written, err := p.markersWritten(t.Context()); err != nil || !written {
+			t.Fatalf("a transaction began: markers written %v, %v", written, err)
+		}
+	}
+	// Whoever may not ask, and a context that ended.
+	p.lastCommit, p.id = time.Now(), ""
+	if err := p.awaitMarkers(t.Context()); err != nil || time.Since(p.lastCommit) < commitGap {
+		t.Errorf("after %s: %v", time.Since(p.lastCommit), err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	p.lastCommit = time.Now()
+	if err := p.awaitMarkers(ended); !errors.Is(err, context.Canceled) {
+		t.Errorf("awaitMarkers: %v, want the context's error", err)
+	}
+}
+
 // An error of the client's table is no sign that the table holds a partition:
 // taken for one, the first transaction of a new topic may be aborted and
 // reported as committed.
