@@ -228,8 +228,6 @@ func (p *Producer) awaitMarkers(ctx context.Context) error {
 
 // markersWritten says whether no transaction of p's id is about to end.
 func (p *Producer) markersWritten(ctx context.Context) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, longGap)
-	defer cancel()
 	req := kmsg.NewPtrDescribeTransactionsRequest()
 	req.TransactionalIDs = []string{p.id}
 	resp, err := req.RequestWith(ctx, p.cl)
