@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/cdc"
 	"github.com/cellog/cellog/cdc/binlog"
+	"github.com/cellog/cellog/cdc/publish"
 	"github.com/cellog/cellog/internal/app"
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/kafka"
@@ -68,6 +70,7 @@ type world struct {
 	node   *mysqltest.Node
 	broker *kafkatest.Broker
 	dir    string
+	end    string    // of the binlog before the backlog, for our tailer; empty: there is none
 	rest   string    // Debezium's status
 	asked  time.Time // when it was asked last
 }
@@ -128,7 +131,54 @@ func (w *world) start(tb testing.TB, s *subject, cells int) *process {
 	if err := app.WriteFirstOpen(tb.Context(), cfg, app.Env{}); err != nil {
 		tb.Fatal(err)
 	}
+	if w.end != "" {
+		w.setPosition(tb)
+	}
 	return w.child(tb, s.name, "tailer", file)
+}
+
+// noteEnd keeps where the binlog ends.
+func (w *world) noteEnd(tb testing.TB) {
+	tb.Helper()
+	a := mysqltest.Accounts.Tailer
+	src, err := binlog.New(binlog.Config{Addr: w.node.Addr(), User: a.User, Password: a.Password})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if w.end, err = src.Now(tb.Context()); err != nil || w.end == "" {
+		tb.Fatalf("the binlog's end is %q: %v", w.end, err)
+	}
+}
+
+// setPosition leaves the position that a tailer would have left which stopped
+// there. Without one, it would read the tables.
+func (w *world) setPosition(tb testing.TB) {
+	tb.Helper()
+	pub, err := publish.New(publish.Config{Kafka: kafka.Config{Addrs: w.broker.Addrs()}, Cluster: "c1"})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer pub.Close()
+	sess, pos, err := pub.Open(tb.Context())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer sess.Close(tb.Context())
+	pos.Cluster.GTID = w.end
+	if err := sess.Commit(tb.Context(), cdc.Commit{Cluster: *pos.Cluster}); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// rowsRead is how many rows the server has read of tables in their order.
+func (w *world) rowsRead(tb testing.TB) int64 {
+	tb.Helper()
+	var name string
+	var rows int64
+	if err := w.node.DB(tb, "").QueryRow("SHOW GLOBAL STATUS LIKE 'Handler_read_next'").Scan(&name, &rows); err != nil {
+		tb.Fatal(err)
+	}
+	return rows
 }
 
 func passwords() map[string]string {
