@@ -125,6 +125,7 @@ func (c *committer) gather(ctx context.Context, ch *chunk, in <-chan *chunk) err
 		if err := c.send(ctx, ch); err != nil {
 			return err
 		}
+		ch.free()
 		if c.cells >= max(c.maxCells, cellsPerShard*len(c.touched)) || c.bytes >= c.maxBytes {
 			return nil
 		}

@@ -281,8 +281,9 @@ func TestTransactionsOverManyShardsAreLarger(t *testing.T) {
 		for i := range cap(in) {
 			key := ShardKey{"trips", cellog.ShardID(i % shards)}
 			n := int64(i/shards + 1)
-			c := &chunk{done: make(chan struct{}), batch: batch{items: []item{{shard: key, seq: n, row: Row{AddedID: cellog.AddedID(n), Epoch: 1, Column: "BASE"},
-				column: &fakeMessage{cell: cellog.Cell{Datastore: "trips", Shard: key.Shard, AddedID: cellog.AddedID(n), Sequence: cellog.Sequence(n), Key: cellog.Key{Column: "BASE"}}}}}}}
+			c := newChunk()
+			c.items = append(c.items, item{shard: key, seq: n, row: Row{AddedID: cellog.AddedID(n), Epoch: 1, Column: "BASE"},
+				column: &fakeMessage{cell: cellog.Cell{Datastore: "trips", Shard: key.Shard, AddedID: cellog.AddedID(n), Sequence: cellog.Sequence(n), Key: cellog.Key{Column: "BASE"}}}})
 			close(c.done)
 			in <- c
 		}

@@ -10,22 +10,12 @@ import (
 	"github.com/cellog/cellog/schemas/record"
 )
 
-// chunkItems is how many cells a transcoder takes at a time: enough to make
-// the hand-over cheap, few enough to keep all transcoders at work.
-const chunkItems = 128
-
 // encoder is Session.Encode.
 type encoder func(*Datastore, *cellog.Cell, record.Form) (column, merged Message)
 
-// chunk is a piece of a batch. done is closed when its items are transcoded.
-type chunk struct {
-	batch
-	done chan struct{}
-}
-
-// transcode runs until the queue is closed and empty, or ctx ends: it cuts the
-// queue into chunks, has them transcoded by n goroutines, and hands them to
-// out in order. It closes out.
+// transcode runs until the queue is closed and empty, or ctx ends: it has the
+// queue's chunks transcoded by n goroutines, and hands them to out in order. It
+// closes out.
 func transcode(ctx context.Context, q *queue, n int, encode encoder, out chan<- *chunk) error {
 	jobs := make(chan *chunk)
 	g, ctx := errgroup.WithContext(ctx)
@@ -42,17 +32,11 @@ func transcode(ctx context.Context, q *queue, n int, encode encoder, out chan<- 
 		defer close(out)
 		defer close(jobs)
 		for {
-			b, ok, err := q.take(ctx)
+			c, ok, err := q.take(ctx)
 			if err != nil || !ok {
 				return err
 			}
-			for len(b.items) > chunkItems {
-				if err := hand(ctx, &chunk{batch: batch{items: b.items[:chunkItems]}}, jobs, out); err != nil {
-					return err
-				}
-				b.items = b.items[chunkItems:]
-			}
-			if err := hand(ctx, &chunk{batch: b}, jobs, out); err != nil {
+			if err := hand(ctx, c, jobs, out); err != nil {
 				return err
 			}
 		}
@@ -61,7 +45,6 @@ func transcode(ctx context.Context, q *queue, n int, encode encoder, out chan<- 
 }
 
 func hand(ctx context.Context, c *chunk, jobs, out chan<- *chunk) error {
-	c.done = make(chan struct{})
 	if len(c.items) == 0 {
 		close(c.done)
 	} else {

@@ -21,11 +21,33 @@ type item struct {
 	err            error
 }
 
-// batch is what the queue hands over at a time.
-type batch struct {
+// chunkItems is how many cells a transcoder takes at a time: enough to make
+// the hand-over cheap, few enough to keep all transcoders at work.
+const chunkItems = 128
+
+// chunk is what the queue hands over at a time. Its beats and its position come
+// after its items. done is closed when those are transcoded.
+type chunk struct {
 	items    []item
 	beats    []Beat
 	position string
+	done     chan struct{}
+}
+
+// chunks are empty ones, so that a backlog needs no new memory for each cell.
+var chunks = sync.Pool{New: func() any { return &chunk{items: make([]item, 0, chunkItems)} }}
+
+func newChunk() *chunk {
+	c := chunks.Get().(*chunk)
+	c.done = make(chan struct{})
+	return c
+}
+
+// free gives a chunk back; nothing of it may be used any more.
+func (c *chunk) free() {
+	clear(c.items)
+	*c = chunk{items: c.items[:0]}
+	chunks.Put(c)
 }
 
 // queue holds what was sequenced until the pipeline takes it. push waits while
@@ -37,7 +59,7 @@ type queue struct {
 	space chan struct{} // has a token after a release
 
 	mu     sync.Mutex
-	batch  batch
+	chunks []*chunk
 	bytes  int // pushed and not released
 	cells  int // pushed and not released
 	closed bool
@@ -59,11 +81,7 @@ func (q *queue) push(ctx context.Context, items []item, bytes int, beats []Beat,
 	for {
 		q.mu.Lock()
 		if q.bytes == 0 || q.bytes+bytes <= q.max {
-			q.batch.items = append(q.batch.items, items...)
-			q.batch.beats = append(q.batch.beats, beats...)
-			if position != "" {
-				q.batch.position = position
-			}
+			q.add(items, beats, position)
 			q.bytes += bytes
 			q.cells += len(items)
 			q.mu.Unlock()
@@ -79,24 +97,48 @@ func (q *queue) push(ctx context.Context, items []item, bytes int, beats []Beat,
 	}
 }
 
-// take waits for something and takes all of it; ok is false once the queue is
-// closed and empty.
-func (q *queue) take(ctx context.Context) (b batch, ok bool, err error) {
+// add fills the last chunk and further ones; with mu held.
+func (q *queue) add(items []item, beats []Beat, position string) {
+	var c *chunk
+	if n := len(q.chunks); n > 0 {
+		c = q.chunks[n-1]
+	}
+	for c == nil || len(items) > 0 {
+		if c == nil || len(c.items) == chunkItems {
+			c = newChunk()
+			q.chunks = append(q.chunks, c)
+		}
+		n := min(len(items), chunkItems-len(c.items))
+		c.items = append(c.items, items[:n]...)
+		items = items[n:]
+	}
+	c.beats = append(c.beats, beats...)
+	if position != "" {
+		c.position = position
+	}
+}
+
+// take waits for a chunk; ok is false once the queue is closed and empty.
+func (q *queue) take(ctx context.Context) (c *chunk, ok bool, err error) {
 	for {
 		q.mu.Lock()
-		b, q.batch = q.batch, batch{}
+		if len(q.chunks) > 0 {
+			c = q.chunks[0]
+			q.chunks[0] = nil
+			q.chunks = q.chunks[1:]
+		}
 		closed := q.closed
 		q.mu.Unlock()
-		if len(b.items) > 0 || len(b.beats) > 0 || b.position != "" {
-			return b, true, nil
+		if c != nil {
+			return c, true, nil
 		}
 		if closed {
-			return b, false, nil
+			return nil, false, nil
 		}
 		select {
 		case <-q.ready:
 		case <-ctx.Done():
-			return b, false, ctx.Err()
+			return nil, false, ctx.Err()
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/go-mysql-org/go-mysql/client"
@@ -148,7 +149,7 @@ func (r *Reader) Run(ctx context.Context, from string, handle func(*cdc.Transact
 		DisableRetrySync: true,
 		DiscardGTIDSet:   true,
 		RecvBufferSize:   1 << 20,
-		Dialer:           (&net.Dialer{Timeout: dialTimeout}).DialContext,
+		Dialer:           dialer(r.cfg.ReadTimeout / 10),
 		// The library would unpack a compressed transaction as a whole.
 		RawModeEnabled:          true,
 		SynchronousEventHandler: s,
@@ -198,4 +199,42 @@ func convert(doing string, err error) error {
 		return fmt.Errorf("%s: cannot decode a %s at %d, %d bytes long: %w", doing, ev.Header.EventType, ev.Header.LogPos, ev.Header.EventSize, cdc.ErrPositionLost)
 	}
 	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// dialer dials connections that put a read deadline off only if it moves by slack
+// or more: the library puts it off with each packet, of which there are some
+// hundred thousand a second, and each time costs as much as the packet itself.
+func dialer(slack time.Duration) client.Dialer {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &conn{Conn: c, slack: slack}, nil
+	}
+}
+
+type conn struct {
+	net.Conn
+	slack time.Duration
+
+	mu  sync.Mutex
+	set time.Time // the read deadline
+}
+
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !t.IsZero() && !c.set.IsZero() && !t.Before(c.set) && t.Sub(c.set) < c.slack {
+		return nil
+	}
+	c.set = t
+	return c.Conn.SetReadDeadline(t)
+}
+
+func (c *conn) SetDeadline(t time.Time) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.set = t
+	return c.Conn.SetDeadline(t)
 }

@@ -293,6 +293,7 @@ func (s *stream) entityRows(typ replication.EventType, ev *replication.RowsEvent
 	}
 	s.cur.Bytes += len(data)
 	for cur := (cursor{data: data}); len(cur.data) > 0; {
+		before := len(cur.data)
 		var r cdc.Row
 		if err := s.entityRow(&cur, &r); err != nil {
 			return damaged(typ, len(data), err)
@@ -300,6 +301,9 @@ func (s *stream) entityRows(typ replication.EventType, ev *replication.RowsEvent
 		if s.tooBig {
 			c.UpTo = max(c.UpTo, r.AddedID)
 			continue
+		}
+		if len(c.Rows) == cap(c.Rows) { // rows are about equally long, and there is no event of more than some megabytes
+			c.Rows = slices.Grow(c.Rows, 1+len(cur.data)/(before-len(cur.data)))
 		}
 		c.Rows = append(c.Rows, r)
 		s.cur.Bytes += rowOverhead

@@ -66,9 +66,15 @@ func (s *session) encoder(datastore string) *record.Encoder {
 	return e
 }
 
+// headers are for those of one record, until the messages have theirs.
+var headers = sync.Pool{New: func() any { return new([]record.Header) }}
+
 // Encode turns a cell, whose body is a value of a form, into its messages.
 func (s *session) Encode(ds *cdc.Datastore, c *cellog.Cell, form record.Form) (column, merged cdc.Message) {
-	rec := s.encoder(ds.Name).Encode(c, form)
+	scratch := headers.Get().(*[]record.Header)
+	defer headers.Put(scratch)
+	rec := s.encoder(ds.Name).Encode(c, form, (*scratch)[:0])
+	*scratch = rec.Headers
 	partition := cellog.PartitionOf(c.Shard, ds.Partitions)
 	column = kafka.NewMessage(cellog.TopicName(s.p.cfg.Prefix, ds.Name, c.Column), partition, rec)
 	if ds.Merged {

@@ -84,7 +84,7 @@ func TestConsumePrintsEveryForm(t *testing.T) {
 		} else if c.Body, _, err = record.AppendValue(nil, stored, form); err != nil {
 			t.Fatal(err)
 		}
-		d := kafka.Delivery{Record: record.NewEncoder("trips").Encode(&c, form)}
+		d := kafka.Delivery{Record: record.NewEncoder("trips").Encode(&c, form, nil)}
 		for format, want := range map[string]string{"text": "\t" + text + "\n", "json": line} {
 			var out strings.Builder
 			if err := recordPrinter(&out, format)(d); err != nil || !strings.Contains(out.String(), want) {

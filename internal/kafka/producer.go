@@ -65,19 +65,22 @@ func (c ProducerConfig) withDefaults() (ProducerConfig, error) {
 
 // Message is a record on its way to a partition. After a Flush without error
 // it knows its offset.
-type Message struct{ rec kgo.Record }
+type Message struct {
+	rec     kgo.Record
+	headers [record.MaxHeaders]kgo.RecordHeader // of rec, if they are no more
+}
 
-// NewMessage returns a record bound for a topic's partition. It keeps r's
-// slices.
+// NewMessage returns a record bound for a topic's partition. It keeps r's key,
+// value and the headers' values.
 func NewMessage(topic string, partition int32, r record.Record) *Message {
 	m := &Message{rec: kgo.Record{
 		Topic: topic, Partition: partition,
 		Key: r.Key, Value: r.Value, Timestamp: r.Time,
 	}}
 	if len(r.Headers) > 0 {
-		m.rec.Headers = make([]kgo.RecordHeader, len(r.Headers))
-		for i, h := range r.Headers {
-			m.rec.Headers[i] = kgo.RecordHeader(h)
+		m.rec.Headers = m.headers[:0]
+		for _, h := range r.Headers {
+			m.rec.Headers = append(m.rec.Headers, kgo.RecordHeader(h))
 		}
 	}
 	return m

@@ -12,7 +12,7 @@ import (
 
 // headerNames is the order in which Encode writes; traceparent, the last one,
 // may be missing.
-var headerNames = [maxHeaders]string{
+var headerNames = [MaxHeaders]string{
 	HeaderContentType, HeaderSpecVersion, HeaderID, HeaderSource, HeaderType,
 	HeaderSubject, HeaderTime, HeaderSequence, HeaderEpoch, HeaderTraceParent,
 }
@@ -23,8 +23,8 @@ var headerNames = [maxHeaders]string{
 // stamp records by itself. The error names the header and the value that was
 // expected, and has ErrNotACell in its chain; the body is never in it.
 func Decode(r Record) (cellog.Cell, error) {
-	var values [maxHeaders][]byte
-	var found [maxHeaders]bool
+	var values [MaxHeaders][]byte
+	var found [MaxHeaders]bool
 	for _, h := range r.Headers {
 		for i, name := range headerNames {
 			if name != h.Key {
@@ -37,7 +37,7 @@ func Decode(r Record) (cellog.Cell, error) {
 			break
 		}
 	}
-	for i, name := range headerNames[:maxHeaders-1] {
+	for i, name := range headerNames[:MaxHeaders-1] {
 		if !found[i] {
 			return cellog.Cell{}, notACell("header %s is missing", name)
 		}

@@ -1,6 +1,7 @@
 package record
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -51,8 +52,8 @@ type Record struct {
 
 // Encode returns a cell's record with the form JSON. c.Body must be its JSON
 // text and c.Sequence must be set. The record's Value is c.Body itself; all
-// else is new memory, in two allocations.
-func Encode(c *cellog.Cell) Record { return NewEncoder(c.Datastore).Encode(c, JSON) }
+// else is new memory.
+func Encode(c *cellog.Cell) Record { return NewEncoder(c.Datastore).Encode(c, JSON, nil) }
 
 // Encoder makes the records of one datastore. It shares what their headers
 // have in common, and is safe for concurrent use.
@@ -71,14 +72,15 @@ var (
 	typeValue        = []byte(Type)
 )
 
-// maxHeaders is how many headers a record has at most.
-const maxHeaders = 10
+// MaxHeaders is how many headers a record has at most.
+const MaxHeaders = 10
 
 // Encode is the package's Encode for a cell of the Encoder's datastore, which
 // takes the place of c.Datastore, and whose body is a value of a form, as
-// AppendValue returned both. The values of the unvarying headers are
-// shared by all records: they must not be written to.
-func (e *Encoder) Encode(c *cellog.Cell, form Form) Record {
+// AppendValue returned both. The record's headers are appended to headers, whose
+// memory they use. The values of the unvarying ones are shared by all records:
+// they must not be written to.
+func (e *Encoder) Encode(c *cellog.Cell, form Form, headers []Header) Record {
 	// One buffer holds the key and the varying values. 36 + 31+1+4+1+19 +
 	// 36+1+64+1+20 + 27 + 19 + 10 is the longest without traceparent.
 	buf := make([]byte, 0, 96+len(e.datastore)+len(c.Column)+3*20+len(timeLayout)+len(c.TraceParent)+16)
@@ -88,7 +90,7 @@ func (e *Encoder) Encode(c *cellog.Cell, form Form) Record {
 		from = len(buf)
 		return v
 	}
-	r := Record{Value: c.Body, Time: c.CreatedAt, Headers: make([]Header, 0, maxHeaders)}
+	r := Record{Value: c.Body, Time: c.CreatedAt, Headers: slices.Grow(headers, MaxHeaders)}
 
 	buf = appendUUID(buf, c.Row)
 	r.Key = cut()

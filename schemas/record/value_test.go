@@ -47,7 +47,7 @@ func TestForms(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.Body = value[len("kept"):]
-			r := NewEncoder(c.Datastore).Encode(&c, as)
+			r := NewEncoder(c.Datastore).Encode(&c, as, nil)
 			got, err := Decode(r)
 			if err != nil {
 				t.Fatalf("%s, %s: %v", name, form, err)
@@ -69,7 +69,7 @@ func TestBrokenValues(t *testing.T) {
 			c.Body = []byte(text)
 			c = inForm(t, c, form)
 			for n := 1; n < len(c.Body); n++ {
-				r := NewEncoder(c.Datastore).Encode(&c, form)
+				r := NewEncoder(c.Datastore).Encode(&c, form, nil)
 				r.Value = r.Value[:n]
 				_, err := Decode(r)
 				if !errors.Is(err, ErrNotACell) || body.CodeOf(err) != body.CodeCorrupt || !strings.Contains(err.Error(), string(contentTypes[form])) {
