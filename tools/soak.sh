@@ -4,6 +4,9 @@
 # the soak with 1.
 #
 #	tools/soak.sh [MINUTES]      default 30; a round that has begun is finished
+#
+# SOAK_RUN='^TestCrashesOfEveryPart$' runs those tests alone (in tests/tail: CELLOG_TEST_CRASHES=100 crashes each).
+# SOAK_BROKER=kafka takes Apache Kafka alone, with both flavours; SOAK_BROKER=embedded the embedded broker alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 end=$((SECONDS + 60 * ${1:-30}))
@@ -13,7 +16,7 @@ commit=$(git rev-parse --short HEAD)
 git diff --quiet HEAD -- . ":!$ledger" || commit+=-dirty
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-suites='Kill|FinishesMoves|MoveAndPromotions|TwoMovers|Frozen|Thaw|Random|Crash|Order|Shared|FunctionOfTheCells|ArriveOnce'
+suites=${SOAK_RUN:-'Kill|FinishesMoves|MoveAndPromotions|TwoMovers|Frozen|Thaw|Random|Crash|Order|Shared|FunctionOfTheCells|ArriveOnce'}
 packages='./cdc ./internal/app ./internal/devbroker ./indexer/table ./triggers ./storage/mysql ./tests/...'
 
 round() { # flavour broker
@@ -36,12 +39,28 @@ round() { # flavour broker
   fi
 }
 
+mysql=.cache/mysql/mysqld kafka=.cache/kafka/broker
+case ${SOAK_BROKER:-all} in all | embedded | kafka) ;; *)
+  echo "soak: SOAK_BROKER=$SOAK_BROKER: want kafka or embedded" >&2
+  exit 2
+  ;;
+esac
+if [ "${SOAK_BROKER:-}" = kafka ] && ! { [ -x $mysql ] && [ -x $kafka ]; }; then
+  echo "soak: $mysql or $kafka is missing: run make mysql kafka" >&2
+  exit 2
+fi
+on() { [ $SECONDS -lt $end ] && "$@"; }
+with_mysql() { CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$PWD/$mysql "$@"; }
+with_kafka() { CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$PWD/.cache/kafka "$@"; }
 while [ $SECONDS -lt $end ]; do
-  round mariadb embedded
-  if [ -x .cache/mysql/mysqld ] && [ $SECONDS -lt $end ]; then
-    CELLOG_TEST_FLAVOUR=mysql CELLOG_MYSQLD=$PWD/.cache/mysql/mysqld round mysql embedded
+  if [ "${SOAK_BROKER:-}" != kafka ]; then
+    round mariadb embedded
+    if [ -x $mysql ]; then on with_mysql round mysql embedded || true; fi
   fi
-  if [ -x .cache/kafka/broker ] && [ $SECONDS -lt $end ]; then
-    CELLOG_TEST_KAFKA=real CELLOG_KAFKA_DIR=$PWD/.cache/kafka round mariadb kafka
+  if [ "${SOAK_BROKER:-}" != embedded ] && [ -x $kafka ]; then
+    on with_kafka round mariadb kafka || true
+  fi
+  if [ "${SOAK_BROKER:-}" = kafka ]; then
+    on with_kafka with_mysql round mysql kafka || true
   fi
 done
