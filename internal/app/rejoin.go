@@ -73,9 +73,12 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 			req.Progress(s)
 		}
 	}
-	p := promotion{cfg: cfg, env: env, req: Promote{Cluster: req.Cluster}, cluster: cfg.Cluster(req.Cluster)}
-	if p.cluster == nil {
-		return out, fmt.Errorf("no cluster %q in the configuration", req.Cluster)
+	p := promotion{cfg: cfg, env: env, req: Promote{Cluster: req.Cluster}}
+	if p.cluster, err = cfg.FindCluster(req.Cluster); err != nil {
+		return out, err
+	}
+	if _, err := p.cluster.FindNode(req.Node); err != nil {
+		return out, err
 	}
 	record, err := openedOf(ctx, cfg, env, req.Cluster)
 	if err != nil {

@@ -47,12 +47,8 @@ func (c *Config) check() []problem {
 	k.duration("worker.read_timeout", c.Worker.ReadTimeout, time.Millisecond, time.Hour)
 	k.limits(&c.Limits)
 	for i, name := range c.Tailer.Clusters {
-		known := false
-		for _, cl := range c.Clusters {
-			known = known || cl.Name == name
-		}
-		if !known {
-			k.bad(fmt.Sprintf("tailer.clusters[%d]", i), "%q is not among the clusters of this file", name)
+		if _, err := c.FindCluster(name); err != nil {
+			k.bad(fmt.Sprintf("tailer.clusters[%d]", i), "%v", err)
 		}
 	}
 	k.duration("tailer.heartbeat_interval", c.Tailer.HeartbeatInterval, 10*time.Millisecond, time.Minute)
