@@ -213,6 +213,9 @@ func (p *promotion) run(ctx context.Context) error {
 	}
 	err = f.run(ctx)
 	p.out.Drained, p.out.Lost = f.drained, f.lost
+	if f.unsure != nil {
+		p.say("%v", f.unsure)
+	}
 	if err == nil {
 		p.say("term %d serves from %s", p.claim.Term(), p.out.Node)
 	}

@@ -1,9 +1,11 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/failpoint"
@@ -132,4 +134,37 @@ func TestRejoinWantsTheAccounts(t *testing.T) {
 	if _, err := minion.As(t, indexer, "").Exec("SELECT * FROM " + head0); err != nil {
 		t.Error(err)
 	}
+}
+
+// A node whose accounts lack rights gets them when it becomes the master.
+func TestPromotionGivesRights(t *testing.T) {
+	defer func(d time.Duration) { openAfter = d }(openAfter)
+	openAfter = 0
+	p := newPromotable(t)
+	tl, err := NewTailers(p.cfg, p.env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.run(t, tl)
+	p.write(t, 3)
+	p.sets[0].Sync(t)
+	revoke(t, p.sets[0].Minions[0])
+	out, err := PromoteCluster(t.Context(), p.cfg, p.env, Promote{Cluster: "c0", Node: "c0-n1", Progress: func(step string) {
+		if strings.Contains(step, "rights") {
+			t.Error(step)
+		}
+	}})
+	if err != nil || out.Node != "c0-n1" {
+		t.Fatalf("%+v %v", out, err)
+	}
+	if l := lacks(t, p.sets[0].Minions[0]); len(l) > 0 {
+		t.Errorf("the new master lacks %v", l)
+	}
+	put := p.puts(t, 1)
+	waitFor(t, 30*time.Second, func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // it may begin on the old master
+		defer cancel()
+		_, errs := p.w.store.Write(ctx, "trips", 0, put)
+		return errors.Join(errs...)
+	})
 }
