@@ -214,7 +214,8 @@ func TestEmptyNodeIsNoSource(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(10 * time.Second)
-		if err := tl.Ready(); !errors.Is(err, ErrNodeBehind) {
+		if err := tl.Ready(); !errors.Is(err, ErrNodeBehind) || !strings.Contains(err.Error(), "no shard at all") ||
+			!strings.Contains(err.Error(), "`cellog doctor`") || !strings.Contains(err.Error(), "`cellog cluster rejoin c1 n1`") {
 			t.Error(err)
 		}
 		mustStop(t, tl)

@@ -246,6 +246,16 @@ func (t *Tailer) filled(node Node) func(Fill, bool) {
 	}
 }
 
+// noShard is why a node that shows nothing of a shard is no source. A server shows
+// nobody a database in which he has no right, so it may also be there.
+func (t *Tailer) noShard(node Node, what string) error {
+	help := "see `cellog doctor`"
+	if !node.Master {
+		help += fmt.Sprintf(", or run `cellog cluster rejoin %s %s`, which gives the rights, and rebuilds the node if it must", t.cfg.Cluster, node.Name)
+	}
+	return fmt.Errorf("%w: it has %s that the tailer's account may see: it is being rebuilt, or is empty, or the account lacks its rights there: %s", ErrNodeBehind, what, help)
+}
+
 // check fetches what the positions name and compares it with the node. It
 // returns the shards that must stop, or why the node cannot be a source.
 func (t *Tailer) check(ctx context.Context, sess Session, node Node, seq *sequencer, pos Positions) (map[ShardKey]error, error) {
@@ -257,7 +267,7 @@ func (t *Tailer) check(ctx context.Context, sess Session, node Node, seq *sequen
 		return nil, fmt.Errorf("read the heads of the shards: %w", err)
 	}
 	if len(heads) == 0 && len(pos.Shards) > 0 {
-		return nil, fmt.Errorf("%w: it has no shard at all", ErrNodeBehind) // it is being built
+		return nil, t.noShard(node, "no shard at all")
 	}
 	verify := make(map[ShardKey]VerifyShard, len(pos.Shards))
 	stops := make(map[ShardKey]error)
@@ -278,7 +288,7 @@ func (t *Tailer) check(ctx context.Context, sess Session, node Node, seq *sequen
 		h, ok := heads[k]
 		switch {
 		case !ok:
-			return nil, fmt.Errorf("%w: it has no shard %s", ErrNodeBehind, k)
+			return nil, t.noShard(node, "no shard "+k.String())
 		case h.Epoch < p.Epoch:
 			return nil, fmt.Errorf("%w: its shard %s is of epoch %d, published is epoch %d", ErrNodeBehind, k, h.Epoch, p.Epoch)
 		}

@@ -90,7 +90,9 @@ which its master has not, are listed; say what is to become of them. With ack co
 are stored. With ack primary one may have been: put them again. One under whose key another body stands is then a rejected
 cell (cellog buffer rejects).
 
-All that cellog keeps on the node is dropped and copied anew, over SQL. For hundreds of gigabytes copy the files instead
+The worker, the tailer and the indexer then have their rights on the node's shards, either way; the accounts must be there.
+
+All that cellog keeps on a node that is rebuilt is dropped and copied anew, over SQL. For hundreds of gigabytes copy the files instead
 (MySQL's clone plugin, mariadb-backup), then run this again.
 
 Exit codes: 0 it follows, 3 there are errant cells and --errant was not given (nothing was changed), 1 it failed.`,

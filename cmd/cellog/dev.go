@@ -89,6 +89,10 @@ func (d *devFlags) check() error {
 	case d.dataDir == "":
 		return usageError("--data-dir is empty")
 	}
+	// Without --clusters the data directory tells how many there are, see StartDev.
+	if err := config.CheckAck(d.ack, d.clusters); err != nil {
+		return usageError("--ack %w (--clusters 2)", err)
+	}
 	if err := config.CheckPrefix(d.prefix); err != nil {
 		return usageError("--kafka-prefix %w", err)
 	}

@@ -1,14 +1,17 @@
 package httpapi
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -30,6 +33,57 @@ func TestErrorsAreDocumented(t *testing.T) {
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("docs/errors.md differs from the table (-code +doc):\n%s", d)
+	}
+}
+
+// What Go's HTTP server answers by itself, without a document, is in the prose; it
+// never comes to our handler.
+func TestAnswersBeforeOursAreDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/errors.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, prose, _ := strings.Cut(string(text), "answered by Go's HTTP server itself")
+	prose, _, _ = strings.Cut(prose, "\n\n")
+	a := newTestAPI(t, nil)
+	srv := NewServer(a, "127.0.0.1:0")
+	if err := srv.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := srv.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	const put = "PUT /v1/trips/cells/" + aRow + "/BASE/1 HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+	for status, request := range map[int]string{
+		201: put + "Expect: 100-continue\r\nContent-Length: 1\r\nConnection: close\r\n\r\n1",
+		400: "hello\r\n\r\n",
+		417: put + "Expect: 200-ok\r\nContent-Length: 1\r\n\r\n1",
+		431: put + "X: " + strings.Repeat("x", 2<<20) + "\r\n\r\n",
+		501: put + "Transfer-Encoding: gzip\r\n\r\n",
+		505: strings.Replace(put, "HTTP/1.1", "HTTP/3.0", 1) + "\r\n",
+	} {
+		c, err := net.Dial("tcp", srv.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetDeadline(time.Now().Add(10 * time.Second)) // a connection takes deadlines
+		_, _ = c.Write([]byte(request))                     // it may be answered before all is sent
+		r := bufio.NewReader(c)
+		resp, err := http.ReadResponse(r, nil)
+		for err == nil && resp.StatusCode == http.StatusContinue {
+			resp, err = http.ReadResponse(r, nil)
+		}
+		if err != nil || resp.StatusCode != status || !resp.Close {
+			t.Errorf("%d: %+v %v", status, resp, err)
+		} else if status >= 400 && (resp.Header.Get("Content-Type") == "application/problem+json" || !strings.Contains(prose, fmt.Sprint(status))) {
+			t.Errorf("%d: %v; the prose says:%s", status, resp.Header, prose)
+		}
+		if resp != nil && resp.Body != nil {
+			_ = resp.Body.Close()
+		}
+		_ = c.Close() // nothing is pending on it
 	}
 }
 

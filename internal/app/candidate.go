@@ -19,6 +19,26 @@ import (
 	"github.com/cellog/cellog/storage/mysql"
 )
 
+// names looks for what the request names, before anything is done: a claim without
+// an open stops the cluster.
+func (r Promote) names(cfg *config.Config) (*config.Cluster, error) {
+	c, err := cfg.FindCluster(r.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	if r.Node != "" {
+		if _, err := c.FindNode(r.Node); err != nil {
+			return nil, fmt.Errorf("--to: %w", err)
+		}
+	}
+	for _, name := range r.Without {
+		if _, err := cfg.FindCluster(name); err != nil {
+			return nil, fmt.Errorf("--without: %w", err)
+		}
+	}
+	return c, nil
+}
+
 // owned says whether the cluster owns a shard, so far as Kafka says.
 func (p *promotion) owned(k cdc.ShardKey) bool {
 	s, ok := p.claim.Positions()[k]
@@ -156,11 +176,11 @@ func (p *promotion) source(node string) (mysqlreplica.Source, error) {
 	if a.User == "" {
 		return mysqlreplica.Source{}, fmt.Errorf("cluster %s has no accounts.replica in the configuration: re-point the node to %s yourself", p.req.Cluster, node)
 	}
-	addr := p.cluster.Addr(node)
-	if addr == "" {
-		return mysqlreplica.Source{}, fmt.Errorf("cluster %s has no node %s", p.req.Cluster, node)
+	n, err := p.cluster.FindNode(node)
+	if err != nil {
+		return mysqlreplica.Source{}, err
 	}
-	return mysqlreplica.Source{Addr: addr, User: a.User, Password: a.Password.Reveal()}, nil
+	return mysqlreplica.Source{Addr: n.Addr, User: a.User, Password: a.Password.Reveal()}, nil
 }
 
 // ofOpenedEpoch refuses a node that may have followed a dead branch: one with a

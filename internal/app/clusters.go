@@ -58,13 +58,16 @@ type NodeState struct {
 // ClusterStates looks at all clusters, or at the one named.
 func ClusterStates(ctx context.Context, cfg *config.Config, env Env, name string) ([]ClusterState, error) {
 	var clusters []*config.Cluster
-	for i := range cfg.Clusters {
-		if c := &cfg.Clusters[i]; name == "" || c.Name == name {
-			clusters = append(clusters, c)
+	if name != "" {
+		c, err := cfg.FindCluster(name)
+		if err != nil {
+			return nil, err
 		}
-	}
-	if len(clusters) == 0 {
-		return nil, fmt.Errorf("no cluster %q in the configuration", name)
+		clusters = append(clusters, c)
+	} else {
+		for i := range cfg.Clusters {
+			clusters = append(clusters, &cfg.Clusters[i])
+		}
 	}
 	var g errgroup.Group
 	out := make([]ClusterState, len(clusters))

@@ -141,9 +141,10 @@ func openAdmin(c *config.Cluster, node string) (*sql.DB, error) {
 
 // adminConn is how a node is reached with the admin account.
 func adminConn(c *config.Cluster, node string) (mysqlconn.Config, error) {
-	addr, a := c.Addr(node), AdminAccount(c.Accounts)
-	if addr == "" {
-		return mysqlconn.Config{}, fmt.Errorf("cluster %s has no node %s", c.Name, node)
+	n, err := c.FindNode(node)
+	if err != nil {
+		return mysqlconn.Config{}, err
 	}
-	return mysqlconn.Config{Addr: addr, User: a.User, Password: a.Password.Reveal(), KeepReadOnly: true}, nil
+	a := AdminAccount(c.Accounts)
+	return mysqlconn.Config{Addr: n.Addr, User: a.User, Password: a.Password.Reveal(), KeepReadOnly: true}, nil
 }

@@ -97,6 +97,9 @@ func (d *Dev) start(ctx context.Context) (err error) {
 		}
 	}
 	d.config = d.configuration()
+	if err := config.CheckAck(d.cfg.Ack, len(d.config.Clusters)); err != nil {
+		return fmt.Errorf("ack: %w; the number of clusters is that of the data directory %s", err, d.cfg.Local.DataDir)
+	}
 	env := d.cfg.Env
 	if d.admin, err = obs.New(obs.Config{Listen: d.config.Admin.Listen, PProf: true, Log: log}); err != nil {
 		return err

@@ -101,6 +101,7 @@ type finish struct {
 	since   time.Time // when the claim was made, or later
 
 	drained, lost int
+	unsure        error // whether the accounts have their rights on the node
 }
 
 func (f *finish) run(ctx context.Context) error {
@@ -112,6 +113,7 @@ func (f *finish) run(ctx context.Context) error {
 		return err
 	}
 	failpoint.Hit("promote/drained")
+	f.rights(ctx) // in the time that is waited anyway
 	if err := wait(ctx, openAfter-time.Since(f.since)); err != nil {
 		return err
 	}
@@ -124,6 +126,24 @@ func (f *finish) run(ctx context.Context) error {
 	}
 	failpoint.Hit("promote/shards-open")
 	return allowWrites(ctx, f.cfg, f.env, f.cluster, f.node, f.term, f.db)
+}
+
+// rightsPatience bounds what a promotion gives to the accounts' rights.
+const rightsPatience = 10 * time.Second
+
+// rights makes sure of the accounts' rights on the new master, on which all that
+// is written next depends. They are there, but on a node that an operator rebuilt,
+// say; a promotion does not fail for them, see unsure.
+func (f *finish) rights(ctx context.Context) {
+	c, err := f.cfg.FindCluster(f.cluster)
+	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, rightsPatience)
+		defer cancel()
+		err = ensureRights(ctx, c, f.node)
+	}
+	if err != nil {
+		f.unsure = fmt.Errorf("the accounts may lack rights on node %s, see `cellog doctor`: %w", f.node, err)
+	}
 }
 
 // allowWrites makes an opened node writable, unless Kafka says by now that it is

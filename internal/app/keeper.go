@@ -363,7 +363,11 @@ func (w *watcher) complete(ctx context.Context, db *sql.DB) error {
 		f.holders = append(f.holders, h)
 	}
 	w.k.log.Info("finishing a promotion that was left", "cluster", w.cluster.Name, "node", w.record.Node, "term", w.record.Term)
-	return f.run(ctx)
+	err = f.run(ctx)
+	if f.unsure != nil {
+		w.k.log.Warn("finished a promotion", "cluster", w.cluster.Name, "error", f.unsure)
+	}
+	return err
 }
 
 // closed says whether a shard is still closed in the finish's term.

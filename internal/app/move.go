@@ -114,12 +114,8 @@ func (m *move) open(ctx context.Context, name string) (*end, error) {
 			return e, nil
 		}
 	}
-	if m.cfg.Cluster(name) == nil {
-		var names []string
-		for _, c := range m.cfg.Clusters {
-			names = append(names, c.Name)
-		}
-		return nil, fmt.Errorf("--to: no cluster %q in the configuration: want one of %v", name, names)
+	if _, err := m.cfg.FindCluster(name); err != nil {
+		return nil, err
 	}
 	pub, err := publish.New(publish.Config{Kafka: kafkaConfig(m.cfg, m.env, "cellog-move"), Cluster: name, Prefix: m.cfg.Kafka.Prefix, Remember: true, Logger: m.env.log()})
 	if err != nil {
@@ -147,6 +143,9 @@ func (m *move) run(ctx context.Context) error {
 		return errors.New("there is one cluster only: a shard has nowhere to go")
 	}
 	if !m.req.Undo {
+		if _, err := m.cfg.FindCluster(m.req.To); err != nil {
+			return fmt.Errorf("--to: %w", err)
+		}
 		var err error
 		if m.to, err = m.open(ctx, m.req.To); err != nil {
 			return err

@@ -36,9 +36,9 @@ const pausePatience = time.Second
 // p.Reason, and returns what now stands and on which node it was written. It
 // needs the cluster's master alone. A tailer takes note within seconds.
 func SetPause(ctx context.Context, cfg *config.Config, cluster string, p cdc.Pause) (stands cdc.Pause, node string, err error) {
-	c := cfg.Cluster(cluster)
-	if c == nil {
-		return p, "", fmt.Errorf("no cluster %q in the configuration", cluster)
+	c, err := cfg.FindCluster(cluster)
+	if err != nil {
+		return p, "", err
 	}
 	if err := errors.Join(CheckPauseText("by", p.By, MaxPauseBy), CheckPauseText("reason", p.Reason, MaxPauseReason)); err != nil {
 		return p, "", err

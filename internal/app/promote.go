@@ -101,9 +101,9 @@ type other struct {
 // over, an open that was left half-done is finished.
 func PromoteCluster(ctx context.Context, cfg *config.Config, env Env, req Promote) (_ Promoted, err error) {
 	start := time.Now()
-	p := &promotion{cfg: cfg, env: env, req: req, cluster: cfg.Cluster(req.Cluster), nodes: map[string]*sql.DB{}, ids: map[string]string{}, away: map[string]error{}, writable: map[string]bool{}, out: Promoted{Cluster: req.Cluster, Left: map[string]string{}}}
-	if p.cluster == nil {
-		return p.out, fmt.Errorf("no cluster %q in the configuration", req.Cluster)
+	p := &promotion{cfg: cfg, env: env, req: req, nodes: map[string]*sql.DB{}, ids: map[string]string{}, away: map[string]error{}, writable: map[string]bool{}, out: Promoted{Cluster: req.Cluster, Left: map[string]string{}}}
+	if p.cluster, err = req.names(cfg); err != nil {
+		return p.out, err
 	}
 	if p.pub, err = publish.New(publish.Config{Kafka: kafkaConfig(cfg, env, "cellog-promote"), Cluster: req.Cluster, Prefix: cfg.Kafka.Prefix, Logger: env.log()}); err != nil {
 		return p.out, err
@@ -213,6 +213,9 @@ func (p *promotion) run(ctx context.Context) error {
 	}
 	err = f.run(ctx)
 	p.out.Drained, p.out.Lost = f.drained, f.lost
+	if f.unsure != nil {
+		p.say("%v", f.unsure)
+	}
 	if err == nil {
 		p.say("term %d serves from %s", p.claim.Term(), p.out.Node)
 	}

@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/cellog/cellog"
 	"github.com/cellog/cellog/internal/config"
 	"github.com/cellog/cellog/internal/failpoint"
-	"github.com/cellog/cellog/internal/mysqlaccounts"
 	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/internal/mysqlreplica"
 	"github.com/cellog/cellog/schemas/position"
@@ -61,7 +59,8 @@ type Rejoined struct {
 // nothing of its own is only re-pointed; one that has diverged, or is empty, is
 // rebuilt, after what it holds of other clusters' cells was carried over and its
 // errant cells were listed, put again or let go. One that cannot follow for any
-// other reason is left as it is. It may be repeated.
+// other reason is left as it is. Either way the working accounts then have their
+// rights on it, as they must before it is a master. It may be repeated.
 func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (out Rejoined, err error) {
 	start := time.Now()
 	defer func() { out.Seconds = time.Since(start).Seconds() }()
@@ -73,9 +72,12 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 			req.Progress(s)
 		}
 	}
-	p := promotion{cfg: cfg, env: env, req: Promote{Cluster: req.Cluster}, cluster: cfg.Cluster(req.Cluster)}
-	if p.cluster == nil {
-		return out, fmt.Errorf("no cluster %q in the configuration", req.Cluster)
+	p := promotion{cfg: cfg, env: env, req: Promote{Cluster: req.Cluster}}
+	if p.cluster, err = cfg.FindCluster(req.Cluster); err != nil {
+		return out, err
+	}
+	if _, err := p.cluster.FindNode(req.Node); err != nil {
+		return out, err
 	}
 	record, err := openedOf(ctx, cfg, env, req.Cluster)
 	if err != nil {
@@ -119,6 +121,10 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 			err = p.applies(ctx, node, master)
 		}
 		if err == nil {
+			// Only now: what it lacked of accounts may have come with the rest.
+			if err := ensureRights(ctx, p.cluster, req.Node); err != nil {
+				return out, fmt.Errorf("node %s follows %s, but whether it could take its place is not sure: mend this and repeat: %w", req.Node, record.Node, err)
+			}
 			say("it has nothing of its own: it follows %s", record.Node)
 			return out, nil
 		}
@@ -141,6 +147,10 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 			say("%d errant cells, %d put again, %d conflicts, %d refused", out.ErrantTotal, out.Put, out.Conflicts, out.Refused)
 		}
 	}
+	// The accounts are the node's own: nothing brings those that it lacks.
+	if err := accountsThere(ctx, p.cluster, node); err != nil {
+		return out, fmt.Errorf("node %s was not rebuilt: %w", req.Node, err)
+	}
 	say("rebuilding it from %s", record.Node)
 	from, err := adminConn(p.cluster, record.Node)
 	if err != nil {
@@ -158,11 +168,12 @@ func RejoinNode(ctx context.Context, cfg *config.Config, env Env, req Rejoin) (o
 		out.Rebuilt = true
 		return nil
 	}
-	if err := mysqlreplica.Rebuild(ctx, mysqlreplica.RebuildConfig{From: from, To: to, Source: src, Confirm: confirm,
-		Progress: func(pr mysqlreplica.Progress) { out.Rows = pr.Rows }}); err != nil {
-		return out, err
+	complete := func(ctx context.Context) error {
+		failpoint.Hit("rejoin/copied")
+		return ensureRights(ctx, p.cluster, req.Node)
 	}
-	return out, p.grant(ctx, to)
+	return out, mysqlreplica.Rebuild(ctx, mysqlreplica.RebuildConfig{From: from, To: to, Source: src, Confirm: confirm, Complete: complete,
+		Progress: func(pr mysqlreplica.Progress) { out.Rows = pr.Rows }})
 }
 
 // applies waits until a node that runs has applied what the master has by now, or
@@ -221,38 +232,6 @@ func lockRejoin(ctx context.Context, master *sql.DB, node string) (unlock func()
 		return nil, err
 	}
 	return release, nil
-}
-
-// grant gives the working accounts of a rebuilt node, which may have been empty,
-// their rights on its shards, without a trace in its log.
-func (p *promotion) grant(ctx context.Context, node mysqlconn.Config) (err error) {
-	a := p.cluster.Accounts
-	if a.Worker.User == AdminAccount(a).User {
-		return nil // a tool's configuration, which knows no others
-	}
-	node.MaxOpen, node.Session = 1, map[string]string{"sql_log_bin": "0"}
-	db, err := mysqlconn.Open(node)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, mysqlconn.Close(db)) }()
-	if err := allowAdmin(ctx, db); err != nil {
-		return err
-	}
-	heads, err := mysql.Heads(ctx, db)
-	if err != nil {
-		return err
-	}
-	shards := map[string][]cellog.ShardID{}
-	for _, h := range heads {
-		shards[h.Datastore] = append(shards[h.Datastore], h.Shard)
-	}
-	for ds, of := range shards {
-		if err := mysqlaccounts.GrantDatastore(ctx, db, working(a), ds, of); err != nil {
-			return fmt.Errorf("grants on datastore %s: %w", ds, err)
-		}
-	}
-	return mysqlreplica.SetReadOnly(ctx, db, true)
 }
 
 // isNode says whether a server has a node's data; one that is empty, or whose

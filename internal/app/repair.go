@@ -18,14 +18,9 @@ import (
 // must be stopped. It reads from the cluster's nodes, minions first, and
 // returns how many cells it published, by topic.
 func RepairShard(ctx context.Context, cfg *config.Config, env Env, cluster, datastore string, shard cellog.ShardID) (done map[string]int, err error) {
-	var c *config.Cluster
-	for i := range cfg.Clusters {
-		if cfg.Clusters[i].Name == cluster {
-			c = &cfg.Clusters[i]
-		}
-	}
-	if c == nil {
-		return nil, fmt.Errorf("the configuration has no cluster %q", cluster)
+	c, err := cfg.FindCluster(cluster)
+	if err != nil {
+		return nil, err
 	}
 	p, err := openPools(cfg, tailerAccount, mysqlconn.Config{MaxOpen: 2, ReadTimeout: time.Minute, Session: map[string]string{"time_zone": "'+00:00'"}})
 	if err != nil {

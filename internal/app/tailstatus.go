@@ -82,8 +82,8 @@ func (s *TailStatus) Flows() bool { return s.State == TailFlowing || s.State == 
 // is behind after it came stands still, whatever the clocks say.
 func TailStatuses(ctx context.Context, cfg *config.Config, env Env, names []string) ([]TailStatus, error) {
 	for _, name := range names {
-		if cfg.Cluster(name) == nil {
-			return nil, fmt.Errorf("no cluster %q in the configuration", name)
+		if _, err := cfg.FindCluster(name); err != nil {
+			return nil, err
 		}
 	}
 	first, err := seen(ctx, cfg, env)

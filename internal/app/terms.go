@@ -84,13 +84,13 @@ func LoadTerms(ctx context.Context, cfg *config.Config, env Env, cluster string)
 // openedNode opens a pool to the node that a cluster's record names, with the
 // admin account; it must be the server that was opened.
 func openedNode(ctx context.Context, cfg *config.Config, cluster string, c position.Cluster) (*sql.DB, error) {
-	cl := cfg.Cluster(cluster)
-	if cl == nil {
-		return nil, fmt.Errorf("cluster %s is not configured", cluster)
+	cl, err := cfg.FindCluster(cluster)
+	if err != nil {
+		return nil, err
 	}
 	db, err := openAdmin(cl, c.Node)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("term %d opened node %s: %w", c.Term, c.Node, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*nodePatience)
 	defer cancel()

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -40,19 +41,15 @@ func (c *Config) check() []problem {
 	k.baseURL("worker.advertise", c.Worker.Advertise)
 	k.number("worker.copies", int64(c.Worker.Copies), 1, 16)
 	if n := len(c.Clusters); n > 1 && c.Worker.Copies >= n {
-		k.bad("worker.copies", "%d copies on other clusters want %d clusters, there are %d", c.Worker.Copies, c.Worker.Copies+1, n)
+		k.bad("worker.copies", "%d copies on other clusters want %d clusters, there are %d: add clusters, or say %d", c.Worker.Copies, c.Worker.Copies+1, n, n-1)
 	}
 	k.duration("worker.shutdown_grace", c.Worker.ShutdownGrace, 0, time.Hour)
 	k.duration("worker.put_timeout", c.Worker.PutTimeout, time.Millisecond, time.Hour)
 	k.duration("worker.read_timeout", c.Worker.ReadTimeout, time.Millisecond, time.Hour)
 	k.limits(&c.Limits)
 	for i, name := range c.Tailer.Clusters {
-		known := false
-		for _, cl := range c.Clusters {
-			known = known || cl.Name == name
-		}
-		if !known {
-			k.bad(fmt.Sprintf("tailer.clusters[%d]", i), "%q is not among the clusters of this file", name)
+		if _, err := c.FindCluster(name); err != nil {
+			k.bad(fmt.Sprintf("tailer.clusters[%d]", i), "%v", err)
 		}
 	}
 	k.duration("tailer.heartbeat_interval", c.Tailer.HeartbeatInterval, 10*time.Millisecond, time.Minute)
@@ -152,8 +149,8 @@ func (k *checker) datastores(all []Datastore, clusters int) {
 				k.bad(at+".values", "column %.64q: %.40q: want json, msgpack, stored", column, form)
 			}
 		}
-		if d.Ack == "copy" && clusters == 1 {
-			k.bad(at+".ack", "copy wants another cluster to hold copies, there is one alone: add clusters, or say primary or final")
+		if err := CheckAck(d.Ack, clusters); err != nil {
+			k.bad(at+".ack", "%v", err)
 		}
 	}
 }
@@ -167,6 +164,15 @@ func (k *checker) limits(c *Limits) {
 	if c.QueueBytes < c.BodyBytes {
 		k.bad("limits.queue_bytes", "%v is less than limits.body_bytes %v: such a cell could never be put", c.QueueBytes, c.BodyBytes)
 	}
+}
+
+// CheckAck returns an error for an ack that no put could ever have with so many
+// clusters.
+func CheckAck(ack string, clusters int) error {
+	if ack == "copy" && clusters == 1 {
+		return errors.New("copy wants another cluster to hold copies, there is one alone: add clusters, or say primary or final")
+	}
+	return nil
 }
 
 // CheckPrefix returns an error unless prefix may stand before topic names.

@@ -16,7 +16,9 @@
 //  2. Rights on shards come by one pattern per datastore (`trips\_%`), plus, for
 //     the worker, UPDATE on each shard_log: MySQL has no way to exclude a table
 //     from a pattern. So GrantDatastore costs one short statement per shard.
-//  3. Passwords go to the server as text in the statement and are in no error.
+//  3. Lacking changes nothing: it returns the GRANTs that a server lacks. Whoever
+//     runs them with sql_log_bin = 0 leaves no trace in the binlog.
+//  4. Passwords go to the server as text in the statement and are in no error.
 //
 // Not promised: that the indexer cannot change a cell. The tailer stops a shard
 // in which anyone did.

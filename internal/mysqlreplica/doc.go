@@ -24,7 +24,7 @@
 // Not promised: that read_only keeps an administrator from writing on MariaDB,
 // which has no super_read_only; replication with several sources; and that a
 // rebuilt server's accounts have their rights on shards that it did not have
-// before: Rebuild leaves mysql.* alone.
+// before: Rebuild leaves mysql.* alone, see RebuildConfig.Complete.
 //
 // # Failures
 //

@@ -35,6 +35,11 @@ type RebuildConfig struct {
 	// Confirm, if set, is asked right before the first thing of To is dropped.
 	// Its error ends the Rebuild, and nothing was changed.
 	Confirm func(context.Context) error
+	// Complete, if set, is called when all is copied but what makes To a node of
+	// the cluster: what it does is done for every node that was rebuilt, whenever
+	// a Rebuild was cut off. What it writes on To must not be in its binlog. Its
+	// error ends the Rebuild, which is then to be repeated.
+	Complete func(context.Context) error
 	// Progress, if set, is told after each batch, one call at a time.
 	Progress func(Progress)
 }
@@ -135,6 +140,11 @@ func (r *rebuild) run(ctx context.Context) error {
 	}
 	if err := r.setGTIDs(ctx, snap.gtids); err != nil {
 		return err
+	}
+	if r.cfg.Complete != nil {
+		if err := r.cfg.Complete(ctx); err != nil {
+			return err
+		}
 	}
 	// From here on it is a node of the cluster, if an old one.
 	if err := r.copyTable(ctx, snap.sessions[0], r.to, cluster); err != nil {
