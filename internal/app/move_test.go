@@ -302,7 +302,7 @@ func TestMoveRefuses(t *testing.T) {
 	}{
 		{Move{Datastore: "nobody", Shard: 0, To: "c1"}, "nobody", storage.ErrUnknownDatastore},
 		{Move{Datastore: "trips", Shard: 4, To: "c1"}, "4 of 4", storage.ErrUnknownShard},
-		{Move{Datastore: "trips", Shard: 0, To: "c9"}, "want one of [c0 c1]", nil},
+		{Move{Datastore: "trips", Shard: 0, To: "c9"}, "want one of c0, c1", nil},
 		{Move{Datastore: "trips", Shard: 0, To: "c0"}, "already", ErrOnCluster},
 	} {
 		_, err := MoveShard(ctx, m.cfg, m.env, c.req)
