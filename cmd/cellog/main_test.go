@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ func TestScripts(t *testing.T) {
 			}
 			return nil
 		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "waitfile": waitFile},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "until": until, "waitfile": waitFile},
 	})
 }
 
@@ -45,6 +46,25 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	}
 	if got != args[0] {
 		ts.Fatalf("exit code %s, want %s", got, args[0])
+	}
+}
+
+// until PATTERN COMMAND ARGS… runs a command again and again, whatever its exit
+// code, until its standard output matches: for what takes effect after a while.
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: until PATTERN COMMAND ARGS…")
+	}
+	want, err := regexp.Compile(args[0])
+	ts.Check(err)
+	for stop := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		_ = ts.Exec(args[1], args[2:]...) // what it says counts
+		if want.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		if time.Now().After(stop) {
+			ts.Fatalf("%s does not say %s", args[1], args[0])
+		}
 	}
 }
 
