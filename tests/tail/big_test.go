@@ -129,7 +129,7 @@ func bigTransaction(t *testing.T, compressed bool, rows, size, most int, note bo
 	r.putSome(t, rnd, small)
 	r.waitDrained(t, 2*time.Minute)
 	base := peak(t, c.cmd.Process.Pid)
-	second := r.run(t, func(c *cdc.Config, _ *binlog.Config) { c.StandBy = 5 * time.Second })
+	second := r.run(t, func(c *cdc.Config, _ *binlog.Config) { c.StandBy = 10 * time.Second })
 	waitFor(t, time.Minute, func() error { return second.Ready() })
 
 	began := time.Now()
