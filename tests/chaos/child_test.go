@@ -169,7 +169,7 @@ func runRole(ctx context.Context, c child) error {
 	failpoint.Set(func(name string) bool {
 		if name == c.StopAt {
 			if err := os.Rename(c.Stop, c.Stop+"."+filepath.Base(c.Config)); err == nil {
-				_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+				_ = harness.SignalSelf(syscall.SIGSTOP)
 			}
 		}
 		return name == c.Plant

@@ -164,20 +164,23 @@ func freezeInTransaction(c *chaos, length time.Duration) error {
 	p := c.process("worker")
 	master := c.server(local.Master)
 	l := c.r.linkOf(p.name, master.Name)
-	stopped := make(chan struct{})
+	stopped := make(chan error, 1)
 	var once sync.Once
 	l.Watch(func(answer []byte) {
 		if bytes.Contains(answer, []byte("Duplicate entry")) {
 			once.Do(func() {
-				_ = syscall.Kill(p.pid(), syscall.SIGSTOP)
-				close(stopped)
+				_, err := harness.Freeze(p.pid())
+				stopped <- err
 			})
 		}
 	})
 	defer func() { _ = syscall.Kill(p.pid(), syscall.SIGCONT) }() // gone is as good
 	defer l.Watch(nil)
 	select {
-	case <-stopped:
+	case err := <-stopped:
+		if err != nil {
+			return err
+		}
 	case <-time.After(fires):
 		return errors.New("the worker met no duplicate")
 	}
@@ -271,7 +274,7 @@ func stepClock(c *chaos, length time.Duration) error {
 func copiesWithoutKafka(c *chaos, length time.Duration) error {
 	n := c.server(local.Master)
 	_, cluster := c.r.masterOf(n.Name)
-	thawMaster, err := freeze(n.PID)
+	thawMaster, err := harness.Freeze(n.PID)
 	if err != nil {
 		return err
 	}
@@ -305,7 +308,7 @@ func copiesWithoutKafka(c *chaos, length time.Duration) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	thawBroker, err := freeze(c.r.brokerPID())
+	thawBroker, err := harness.Freeze(c.r.brokerPID())
 	if err != nil {
 		return err
 	}

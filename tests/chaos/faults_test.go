@@ -1,7 +1,6 @@
 package chaos
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -76,30 +75,13 @@ const fires = 15 * time.Second
 
 // frozen stops a process for so long.
 func frozen(pid int, length time.Duration) error {
-	thaw, err := freeze(pid)
+	thaw, err := harness.Freeze(pid)
 	if err != nil {
 		return err
 	}
 	defer thaw()
 	time.Sleep(length) // how long it is frozen, not a wait for anything
 	return nil
-}
-
-// freeze stops a process until thaw.
-func freeze(pid int) (thaw func(), err error) {
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-		return nil, err
-	}
-	thaw = func() { _ = syscall.Kill(pid, syscall.SIGCONT) } // gone is as good
-	for range 1000 {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if err == nil && bytes.HasPrefix(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" T")) {
-			return thaw, nil
-		}
-		time.Sleep(time.Millisecond)
-	}
-	thaw()
-	return nil, fmt.Errorf("process %d is not stopped by SIGSTOP", pid)
 }
 
 // server chooses a server of a role.

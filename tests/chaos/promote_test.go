@@ -256,7 +256,7 @@ func freezeAndReplace(c *chaos, length time.Duration) error {
 		return err
 	}
 	defer p.close()
-	thaw, err := freeze(p.old.PID)
+	thaw, err := harness.Freeze(p.old.PID)
 	if err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func TestMasterAway(t *testing.T) {
 	if master == 0 {
 		t.Fatal("no master")
 	}
-	if err := syscall.Kill(master, syscall.SIGSTOP); err != nil {
+	if _, err := harness.Freeze(master); err != nil {
 		t.Fatal(err)
 	}
 	frozen := true

@@ -69,7 +69,7 @@ func (d *dev) node(t *testing.T, name string) (addr, user, password string, pid 
 func (d *dev) loseDisk(t *testing.T, name string) {
 	t.Helper()
 	_, _, _, pid := d.node(t, name)
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil { // or it were back before its data is gone
+	if _, err := harness.Freeze(pid); err != nil { // or it were back before its data is gone
 		t.Fatal(err)
 	}
 	if err := os.RemoveAll(filepath.Join(d.dir, "clusters", name[:2], name)); err != nil {
@@ -166,7 +166,7 @@ func TestMasterFrozenForLong(t *testing.T) {
 	stop := load(t, d.HTTP, j, harness.Seed(t))
 	j.waitForGrowth(t, 500)
 	_, _, _, pid := d.node(t, "c1a")
-	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+	if _, err := harness.Freeze(pid); err != nil {
 		t.Fatal(err)
 	}
 	d.promoted(t, "c1", 2)

@@ -113,7 +113,7 @@ func TestOldMasterWithErrantCells(t *testing.T) {
 				fmt.Sprintf("INSERT INTO "+database+".entity (added_id, epoch, row_key, column_name, ref_key, body, created_at) SELECT last_added_id, epoch, x'%x', 'BASE', 1, x'%x', NOW(6) FROM "+database+".shard_log", a.key.Row[:], stored), "COMMIT")
 		}
 		_, _, _, pid := d.node(t, old)
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		if _, err := harness.Freeze(pid); err != nil {
 			t.Fatal(err)
 		}
 		out, code := harness.Cellog(t, append([]string{"cluster", "promote", name}, cluster()...)...)

@@ -161,7 +161,7 @@ func TestWorkersForward(t *testing.T) {
 		}
 		return nil
 	})
-	if err := frozen.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+	if _, err := harness.Freeze(frozen.cmd.Process.Pid); err != nil {
 		t.Fatal(err)
 	}
 	j.waitForGrowth(t, 500)

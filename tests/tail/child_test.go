@@ -19,6 +19,7 @@ import (
 	"github.com/cellog/cellog/cdc/publish"
 	"github.com/cellog/cellog/internal/failpoint"
 	"github.com/cellog/cellog/internal/kafka"
+	"github.com/cellog/cellog/tests/harness"
 )
 
 // childEnv makes the test binary a tailer.
@@ -59,7 +60,9 @@ func runChild(text string) {
 		defer mu.Unlock()
 		if hits++; hits == spec.Nth {
 			fmt.Println("signal")
-			syscall.Kill(os.Getpid(), syscall.Signal(spec.Signal))
+			if err := harness.SignalSelf(syscall.Signal(spec.Signal)); err != nil {
+				fmt.Println("error", err)
+			}
 		}
 		return false
 	})
