@@ -148,6 +148,41 @@ func TestCreateAgainWithANewCluster(t *testing.T) {
 	}
 }
 
+// A shard that is dropped between the list of the shards and the look at them is
+// left out; the others are there.
+func TestHeadsWhileShardsAreDropped(t *testing.T) {
+	const shards = 24
+	node := mysqltest.Start(t)
+	db := node.DB(t, "")
+	clusters := []storage.Cluster{clusterOf(mysqltest.Accounts.Admin, node)}
+	if err := CreateDatastore(t.Context(), CreateConfig{Name: "trips", Shards: shards, Clusters: clusters}); err != nil {
+		t.Fatal(err)
+	}
+	names, err := shardDatabases(t.Context(), db)
+	if err != nil || len(names) != shards {
+		t.Fatal(names, err)
+	}
+	node.Exec(t, "DROP DATABASE trips_0007; DROP TABLE trips_0009.shard_log")
+	heads, err := appendHeads(t.Context(), db, nil, names)
+	if err != nil || len(heads) != shards-2 {
+		t.Fatalf("%d shards, %v", len(heads), err)
+	}
+	for i := range 6 {
+		dropped := make(chan error, 1)
+		go func() {
+			_, err := db.Exec(fmt.Sprintf("DROP DATABASE trips_%04d", i))
+			dropped <- err
+		}()
+		heads, err := Heads(t.Context(), db)
+		if left := shards - 2 - i; err != nil || len(heads) != left && len(heads) != left-1 {
+			t.Errorf("%d shards of %d, %v", len(heads), left, err)
+		}
+		if err := <-dropped; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A creation that is run again asks for many shards at a time, and makes what one
 // lacks.
 func TestCreateAgainAsksForManyShardsAtATime(t *testing.T) {

@@ -5,10 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/cellog/cellog"
+	"github.com/cellog/cellog/internal/mysqlconn"
 	"github.com/cellog/cellog/storage"
 )
 
@@ -119,24 +121,32 @@ type ShardHead struct {
 	Last      cellog.AddedID
 }
 
-// Heads returns the shard_log of every shard of a server.
+// Heads returns the shard_log of every shard of a server. A shard that is dropped
+// meanwhile is one that is not there.
 func Heads(ctx context.Context, db *sql.DB) ([]ShardHead, error) {
 	names, err := shardDatabases(ctx, db)
 	if err != nil {
 		return nil, err
 	}
 	var out []ShardHead
-	for len(names) > 0 {
-		batch := names[:min(len(names), shardsPerLook)]
-		names = names[len(batch):]
-		parts := make([]string, len(batch))
-		for i, database := range batch {
-			parts[i] = "SELECT '" + database + "', epoch, term, state, last_added_id FROM `" + database + "`.shard_log WHERE id = 1"
-		}
-		rows, err := db.QueryContext(ctx, strings.Join(parts, " UNION ALL "))
-		if err != nil {
+	for batch := range slices.Chunk(names, shardsPerLook) {
+		if out, err = appendHeads(ctx, db, out, batch); err != nil {
 			return nil, err
 		}
+	}
+	return out, nil
+}
+
+// appendHeads appends the heads of the shards with these databases. If one is
+// missing it asks for each half by itself, and so leaves out the missing one.
+func appendHeads(ctx context.Context, db *sql.DB, out []ShardHead, databases []string) ([]ShardHead, error) {
+	parts := make([]string, len(databases))
+	for i, database := range databases {
+		parts[i] = "SELECT '" + database + "', epoch, term, state, last_added_id FROM `" + database + "`.shard_log WHERE id = 1"
+	}
+	asked := len(out)
+	rows, err := db.QueryContext(ctx, strings.Join(parts, " UNION ALL "))
+	if err == nil {
 		err = each(rows, func() error {
 			var database string
 			var h ShardHead
@@ -147,11 +157,19 @@ func Heads(ctx context.Context, db *sql.DB) ([]ShardHead, error) {
 			out = append(out, h)
 			return nil
 		})
-		if err != nil {
-			return nil, err
-		}
 	}
-	return out, nil
+	if !mysqlconn.IsMissing(err) {
+		return out, err
+	}
+	out = out[:asked]
+	if len(databases) == 1 {
+		return out, nil
+	}
+	half := len(databases) / 2
+	if out, err = appendHeads(ctx, db, out, databases[:half]); err != nil {
+		return nil, err
+	}
+	return appendHeads(ctx, db, out, databases[half:])
 }
 
 // shardDatabases returns the databases of shards on a server, by name.

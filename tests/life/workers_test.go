@@ -119,7 +119,7 @@ func metric(t *testing.T, admin, name string) float64 {
 // cells go to the home worker of their shard. Then one of the others is killed
 // and one frozen: no put may fail, every acknowledged cell is there, once.
 func TestWorkersForward(t *testing.T) {
-	d := newDev(t)
+	d := newDev(t, "--shards", "128") // of a few a worker's address may win none
 	d.start(t)
 	config := d.config(t)
 	asked, killed, frozen := d.addWorker(t, config, 1), d.addWorker(t, config, 2), d.addWorker(t, config, 3)
